@@ -296,13 +296,12 @@ impl<'a> Chains<'a> {
         if work.array > 0 {
             return self.linear(graph, op, work, operands);
         }
-        let unit = unit_of(graph, op);
-        let (around, cycles) = match unit {
-            Unit::Pdp => (machine.pdp.start + machine.pdp.latency, work.pdp),
-            _ => (machine.ewp.start + machine.ewp.latency, work.ewp),
-        };
+        let unit = unit_of(graph, op, machine);
+        let elementwise = machine.ewp.start + machine.ewp.latency;
+        let around = unit.start_up(machine).map_or(elementwise, |start_up| start_up.start + start_up.latency);
+        let cycles = if unit == Unit::Pdp { work.pdp } else { work.ewp };
         // Too large for the pooling unit: on either.
-        let around = around.min(if cycles > 0 { around } else { machine.ewp.start + machine.ewp.latency });
+        let around = around.min(if cycles > 0 { around } else { elementwise });
         let latency = around + work.least.max(1);
         let mut need = joined(operands);
         match op {

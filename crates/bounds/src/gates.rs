@@ -174,7 +174,7 @@ fn own_latency(graph: &Graph, op: &Op, work: &Work, machine: &Machine) -> u64 {
     match op {
         Op::Concat { .. } => ewp,
         Op::Pad { .. } | Op::Rearrange { .. } | Op::Gather { .. } | Op::InsertZeros { .. } | Op::Embedding { .. } => 0,
-        _ if unit_of(graph, op) == Unit::Pdp => {
+        _ if unit_of(graph, op, machine) == Unit::Pdp => {
             let pdp = machine.pdp.start + machine.pdp.latency;
             if work.pdp > 0 { pdp } else { pdp.min(ewp) }
         }

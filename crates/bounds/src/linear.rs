@@ -1,6 +1,6 @@
 //! Operators in the units' terms: which unit computes one, and convolutions and products as rows and columns of the array.
 
-use tpuflow_ir::isa::{Codes, MatrixDescriptor};
+use tpuflow_ir::isa::{Codes, MatrixDescriptor, WorkKind};
 use tpuflow_ir::{Arithmetic, DType, Graph, Machine, Op, Space, TensorId, Unit, View, Window, timing};
 
 /// A convolution or matrix product in the array's terms.
@@ -108,22 +108,14 @@ impl Linear {
     }
 }
 
-/// Whether a convolution has one output channel per input channel, the form the pooling unit computes.
+/// Whether a convolution has one output channel per input channel.
 pub(super) fn is_depthwise(graph: &Graph, op: &Op) -> bool {
-    let Op::Conv { input, weights, groups, .. } = op else { return false };
-    let channels = graph.tensor(*input).shape[3];
-    *groups as usize == channels && graph.tensor(*weights).shape[0] == channels && channels > 1
+    op.is_depthwise(|tensor| &graph.tensor(tensor).shape)
 }
 
-/// The unit that computes an operator.
-pub(super) fn unit_of(graph: &Graph, op: &Op) -> Unit {
-    match op {
-        Op::Conv { .. } if is_depthwise(graph, op) => Unit::Pdp,
-        Op::Conv { .. } | Op::MatMul { .. } => Unit::Me,
-        Op::MaxPool { .. } | Op::AveragePool { .. } => Unit::Pdp,
-        Op::Embedding { .. } => Unit::Dtl0,
-        _ => Unit::Ewp,
-    }
+/// The unit of a machine that computes an operator.
+pub(super) fn unit_of(graph: &Graph, op: &Op, machine: &Machine) -> Unit {
+    Unit::executing(WorkKind::of(op, |tensor| &graph.tensor(tensor).shape), machine)
 }
 
 /// The tensor in storage of its own.

@@ -2,7 +2,7 @@
 
 use tpuflow_ir::{Space, TensorId};
 
-use crate::contents::{Piece, Value};
+use crate::contents::{Piece, Tokens, Value};
 use crate::places::{Constant, Stands};
 use crate::rule::{Fault, Rule};
 use crate::walk::{Walk, covering};
@@ -22,7 +22,7 @@ impl Walk<'_> {
         if self.places.is_none() {
             return Ok(());
         }
-        for piece in self.memories.read(space, start, start + bytes, None, &mut [0; 5]) {
+        for piece in self.memories.read(space, start, start + bytes, None, &mut Tokens::default()) {
             if let Value::Image { space, byte } = piece.value {
                 let stands = Stands { byte: stands.byte + (piece.start - start), ..stands };
                 self.keep(space, byte, piece.end - piece.start, stands)?;

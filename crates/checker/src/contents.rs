@@ -142,7 +142,7 @@ pub(crate) struct Actor {
 }
 
 /// Tokens of every unit.
-pub(crate) type Tokens = [u32; 5];
+pub(crate) type Tokens = [u32; tpuflow_ir::Unit::COUNT];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
@@ -259,13 +259,13 @@ impl Memories {
         if let Some((&at, last)) = memory.range_mut(..start).next_back()
             && last.end == start
             && last.writer == writer
-            && last.readers == [0; 5]
+            && last.readers == Tokens::default()
             && last.value.advance(start - at) == value
         {
             last.end = end;
             return own;
         }
-        memory.insert(start, Run { end, value, writer, readers: [0; 5] });
+        memory.insert(start, Run { end, value, writer, readers: Tokens::default() });
         own
     }
 }
@@ -284,7 +284,7 @@ fn fill(memory: &mut BTreeMap<u64, Run>, start: u64, end: u64) {
         gaps.push((at, end));
     }
     for (from, to) in gaps {
-        memory.insert(from, Run { end: to, value: Value::Undefined, writer: None, readers: [0; 5] });
+        memory.insert(from, Run { end: to, value: Value::Undefined, writer: None, readers: Tokens::default() });
     }
 }
 
@@ -318,12 +318,12 @@ mod tests {
     #[test]
     fn reads_join_and_leave_gaps() {
         let mut memories = Memories::default();
-        let (mut written, mut disturbed) = ([0; 5], [0; 5]);
+        let (mut written, mut disturbed) = (Tokens::default(), Tokens::default());
         let first = Some(Actor { unit: 2, number: 3 });
         memories.write(Space::Cache, 10, 20, element(0), first, &mut disturbed);
         memories.write(Space::Cache, 20, 30, element(10), Some(Actor { unit: 1, number: 9 }), &mut disturbed);
         memories.write(Space::Cache, 40, 50, element(0), None, &mut disturbed);
-        assert_eq!(disturbed, [0; 5]);
+        assert_eq!(disturbed, Tokens::default());
         let pieces = memories.read(Space::Cache, 15, 45, Some(Actor { unit: 4, number: 1 }), &mut written);
         assert_eq!(written, [0, 9, 3, 0, 0]);
         let seen: Vec<_> = pieces.iter().map(|p| (p.start, p.end, p.value)).collect();
@@ -331,7 +331,7 @@ mod tests {
         memories.write(Space::Cache, 0, 16, element(100), first, &mut disturbed);
         assert_eq!(disturbed, [0, 0, 3, 0, 1]);
         // Nor may the gap be written while it is still read along.
-        let mut disturbed = [0; 5];
+        let mut disturbed = Tokens::default();
         memories.write(Space::Cache, 32, 35, element(0), first, &mut disturbed);
         assert_eq!(disturbed, [0, 0, 0, 0, 1]);
     }

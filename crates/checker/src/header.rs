@@ -2,9 +2,10 @@
 
 use tpuflow_ir::isa::Transfer;
 use tpuflow_ir::program::LayerSummary;
-use tpuflow_ir::{Graph, Layer, Op, Program, Space, Unit, View, Work};
+use tpuflow_ir::{Graph, Layer, Op, Program, Space, View, Work};
 
 use crate::rule::{Fault, Rule};
+use crate::units::unit_of;
 
 /// Checks what the header repeats of the graph.
 pub(crate) fn header(graph: &Graph, program: &Program) -> Result<(), Fault> {
@@ -65,21 +66,6 @@ fn batch(graph: &Graph) -> u32 {
     let tensor = graph.tensor(first);
     let shape = tensor.source.as_ref().map_or(&tensor.shape, |source| &source.shape);
     shape.first().map_or(1, |&extent| extent as u32)
-}
-
-/// The unit a layer is counted for.
-fn unit_of(graph: &Graph, layer: &Layer) -> Unit {
-    match &layer.op {
-        Op::Conv { input, weights, groups, .. } => {
-            let (channels, weights) = (graph.tensor(*input).shape.last().copied(), &graph.tensor(*weights).shape);
-            let depthwise = channels == Some(*groups as usize) && channels == weights.first().copied() && *groups > 1;
-            if depthwise { Unit::Pdp } else { Unit::Me }
-        }
-        Op::MatMul { .. } => Unit::Me,
-        Op::MaxPool { .. } | Op::AveragePool { .. } => Unit::Pdp,
-        Op::Embedding { .. } => Unit::Dtl0,
-        _ => Unit::Ewp,
-    }
 }
 
 /// Multiplications and additions of a layer.

@@ -39,6 +39,7 @@ mod reduce;
 mod rule;
 mod stretches;
 mod transfer;
+mod units;
 mod vector;
 mod views;
 mod walk;

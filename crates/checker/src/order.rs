@@ -12,7 +12,7 @@ use crate::rule::{Fault, Rule};
 /// Walks the program and keeps the knowledge of every instruction at its start.
 #[derive(Clone, Default)]
 pub(crate) struct Order {
-    started: [Vec<Tokens>; 5],
+    started: [Vec<Tokens>; Unit::COUNT],
 }
 
 impl Order {
@@ -22,7 +22,7 @@ impl Order {
         let unit = instruction.unit.index();
         let mut known = self.started[unit].last().copied().unwrap_or_default();
         let mut outcome = Ok(());
-        if matches!(instruction.unit, Unit::Dtl0 | Unit::Dtl1) {
+        if instruction.unit.is_dma() {
             known[unit] = self.started[unit].len() as u32;
         }
         for (position, wait) in instruction.waits.iter().enumerate() {

@@ -133,7 +133,7 @@ impl<'a> Steps<'a> {
             memories: Memories::default(),
             stretches: Stretches::default(),
             actor: None,
-            known: [0; 5],
+            known: Tokens::default(),
             in_place: false,
             budget: Budget::new(graph, program),
             compared: std::collections::BTreeSet::new(),
@@ -207,7 +207,7 @@ impl<'a> Walk<'a> {
         crate::form::port(self.program, port)?;
         let view = port.view;
         let end = view.address + view.bytes(self.machine().word());
-        let before = self.memories.read(view.space, view.address, end, None, &mut [0; 5]);
+        let before = self.memories.read(view.space, view.address, end, None, &mut Tokens::default());
         let alone = before.is_empty();
         Rule::PortOverlap.holds(alone, "bytes of its own", format_args!("those of {:?}", before.first()))?;
         self.store(view.space, view.address, end, Value::Any)?;
@@ -249,25 +249,14 @@ impl<'a> Walk<'a> {
         let number = instruction.layer.index();
         Rule::Layer.holds(number < layers, format_args!("one of {layers} layers"), number)?;
         let layer = self.expectation.as_ref().map(|e| &e.graph.layers[instruction.layer.index()]);
-        use tpuflow_ir::Unit::{Dtl0, Dtl1, Ewp, Me, Pdp};
-        match (&instruction.work, instruction.unit) {
-            (Work::Transfer(t), Dtl0 | Dtl1) => self.transfer(t),
-            (Work::Lookup(l), Dtl0 | Dtl1) => self.lookup(l, layer),
-            (Work::Expand(e), Dtl0 | Dtl1) => self.expand(e),
-            (Work::Matrix(m), Me) => self.matrix(m, layer, instruction.layer),
-            (Work::Pool(p), Pdp) => self.pool(p, layer),
-            (Work::Vector(v), Ewp) => self.vector(v, layer),
-            (work, unit) => {
-                let name = match work {
-                    Work::Transfer(_) => "transfer",
-                    Work::Lookup(_) => "lookup",
-                    Work::Expand(_) => "load of packed weights",
-                    Work::Matrix(_) => "product",
-                    Work::Pool(_) => "pooling",
-                    Work::Vector(_) => "work on elements",
-                };
-                Err(Rule::Unit.broken(format_args!("work of {}", unit.name()), format_args!("a {name}")))
-            }
+        crate::units::executes(instruction)?;
+        match &instruction.work {
+            Work::Transfer(t) => self.transfer(t),
+            Work::Lookup(l) => self.lookup(l, layer),
+            Work::Expand(e) => self.expand(e),
+            Work::Matrix(m) => self.matrix(m, layer, instruction.layer),
+            Work::Pool(p) => self.pool(p, layer),
+            Work::Vector(v) => self.vector(v, layer),
         }
     }
 
@@ -312,7 +301,7 @@ impl<'a> Walk<'a> {
     pub(crate) fn load(&mut self, space: Space, start: u64, end: u64) -> Result<Vec<Piece>, Fault> {
         self.in_range(space, start, end)?;
         self.spend(1)?;
-        let mut written = [0; 5];
+        let mut written = Tokens::default();
         let pieces = self.memories.read(space, start, end, self.actor, &mut written);
         self.must_know(written, space, start, end, Rule::ReadOrder)?;
         Ok(pieces)
@@ -322,7 +311,7 @@ impl<'a> Walk<'a> {
     pub(crate) fn store(&mut self, space: Space, start: u64, end: u64, value: Value) -> Result<(), Fault> {
         self.in_range(space, start, end)?;
         self.spend(1)?;
-        let mut disturbed = [0; 5];
+        let mut disturbed = Tokens::default();
         let own = self.memories.write(space, start, end, value, self.actor, &mut disturbed);
         let found = format_args!("what it reads at {space:?} bytes {start:#x}..{end:#x}");
         Rule::InPlace.holds(!own || self.in_place, "a place of its own for the result", found)?;
@@ -415,7 +404,7 @@ impl<'a> Walk<'a> {
     /// Whether nothing that may still be needed lies between pixels: padding that belongs to a neighbour in wider pixels (a
     /// tensor joined with others by channels) must not be written along.
     pub(crate) fn owns_padding(&mut self, space: Space, bytes: std::ops::Range<u64>, payload: u64, pixel: u64) -> bool {
-        let pieces = self.memories.read(space, bytes.start, bytes.end, None, &mut [0; 5]);
+        let pieces = self.memories.read(space, bytes.start, bytes.end, None, &mut Tokens::default());
         pieces.iter().all(|piece| {
             let first = (piece.start - bytes.start) % pixel;
             let apart = first + (piece.end - piece.start) <= payload;

@@ -492,6 +492,15 @@ pub enum Op {
 }
 
 impl Op {
+    /// Whether it is a convolution with one output channel per input channel, the form the pooling unit computes; `shape` gives
+    /// those of its operands.
+    #[must_use]
+    pub fn is_depthwise<'a>(&self, shape: impl Fn(TensorId) -> &'a [usize]) -> bool {
+        let Self::Conv { input, weights, groups, .. } = self else { return false };
+        let channels = shape(*input)[3];
+        *groups as usize == channels && shape(*weights)[0] == channels && channels > 1
+    }
+
     /// The operator's name in files and reports.
     #[must_use]
     pub fn name(&self) -> &'static str {

@@ -268,7 +268,7 @@ impl Signals {
     #[getter]
     fn requests<'py>(&self, py: Python<'py>) -> PyResult<Rows<'py>> {
         let row = |r: &tpuflow_simulator::signals::Request| {
-            [r.cycle, r.port as u64, r.instruction.into(), r.word, r.write.into(), r.granted.into()]
+            [r.cycle, r.port.index() as u64, r.instruction.into(), r.word, r.write.into(), r.granted.into()]
         };
         rows(py, self.signals.requests.iter().map(row))
     }

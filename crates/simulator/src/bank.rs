@@ -12,7 +12,7 @@ pub(crate) struct Banks {
     /// Cycle (plus one) in which the bank was taken last, and by whom.
     taken: Vec<(u64, Client)>,
     accesses: Vec<u64>,
-    conflicts: [[u64; Client::ALL.len()]; Client::ALL.len()],
+    conflicts: [[u64; Client::COUNT]; Client::COUNT],
 }
 
 impl Banks {
@@ -20,7 +20,7 @@ impl Banks {
         let count = machine.cache.banks as usize;
         Self {
             words_per_bank: machine.cache.words.into(),
-            taken: vec![(0, Client::Dtl0); count],
+            taken: vec![(0, Client::ALL[0]); count],
             accesses: vec![0; count],
             conflicts: Default::default(),
         }
@@ -31,7 +31,7 @@ impl Banks {
         let bank = (word / self.words_per_bank) as usize;
         let (at, holder) = self.taken[bank];
         if at == cycle + 1 {
-            self.conflicts[holder as usize][client as usize] += 1;
+            self.conflicts[holder.index()][client.index()] += 1;
             return false;
         }
         self.taken[bank] = (cycle + 1, client);
@@ -39,7 +39,7 @@ impl Banks {
         true
     }
 
-    pub(crate) fn into_counts(self) -> (Vec<u64>, [[u64; Client::ALL.len()]; Client::ALL.len()]) {
+    pub(crate) fn into_counts(self) -> (Vec<u64>, [[u64; Client::COUNT]; Client::COUNT]) {
         (self.accesses, self.conflicts)
     }
 }

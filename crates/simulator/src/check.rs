@@ -95,7 +95,8 @@ macro_rules! require {
 
 fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), Broken> {
     let nowhere = (Space::Cache, 0);
-    require!(instruction.unit.executes(&instruction.work), nowhere, Rule::Unit)?;
+    let work = instruction.work.kind(&program.descriptors);
+    require!(instruction.unit.executes(work, &program.machine), nowhere, Rule::Unit)?;
     let kind = |id: tpuflow_ir::DescriptorId| program.descriptors.get(id.index());
     match &instruction.work {
         Work::Transfer(t) => {

@@ -3,56 +3,64 @@
 use serde::Serialize;
 use tpuflow_ir::Unit;
 
-/// Who asks a bank of the shared cache for a word, in falling priority.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Who asks a bank of the shared cache for a word: units in the order of [`Unit::ALL`], of which the matrix engine has three ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
-    /// DMA line 0.
-    Dtl0,
-    /// DMA line 1.
-    Dtl1,
+    /// A unit whose accesses are of one kind.
+    Unit(Unit),
     /// Row feeder of the matrix engine.
     Feeder,
     /// Weight port of the matrix engine.
     WeightPort,
     /// Output pipe of the matrix engine.
     MatrixWrite,
-    /// Elementwise unit.
-    Ewp,
-    /// Pooling unit.
-    Pdp,
 }
 
 impl Client {
+    /// Number of clients.
+    pub const COUNT: usize = Unit::COUNT - 1 + Self::ARRAY.len();
+    /// Those of the matrix engine.
+    const ARRAY: [Self; 3] = [Self::Feeder, Self::WeightPort, Self::MatrixWrite];
+    /// Where they stand among all.
+    const FIRST: usize = Unit::Me as usize;
     /// All clients in falling priority.
-    pub const ALL: [Self; 7] =
-        [Self::Dtl0, Self::Dtl1, Self::Feeder, Self::WeightPort, Self::MatrixWrite, Self::Ewp, Self::Pdp];
-
-    /// The unit whose accesses these are, where it has one kind of them.
-    #[must_use]
-    pub fn unit(self) -> Option<Unit> {
-        match self {
-            Self::Dtl0 => Some(Unit::Dtl0),
-            Self::Dtl1 => Some(Unit::Dtl1),
-            Self::Ewp => Some(Unit::Ewp),
-            Self::Pdp => Some(Unit::Pdp),
-            Self::Feeder | Self::WeightPort | Self::MatrixWrite => None,
+    pub const ALL: [Self; Self::COUNT] = {
+        let mut all = [Self::Feeder; Self::COUNT];
+        let mut number = 0;
+        while number < Self::COUNT {
+            all[number] = if number < Self::FIRST {
+                Self::Unit(Unit::ALL[number])
+            } else if number < Self::FIRST + Self::ARRAY.len() {
+                Self::ARRAY[number - Self::FIRST]
+            } else {
+                Self::Unit(Unit::ALL[number + 1 - Self::ARRAY.len()])
+            };
+            number += 1;
         }
-    }
+        all
+    };
 
-    /// The accesses of a unit, where it has one kind of them.
+    /// Position in [`Client::ALL`].
+    #[inline]
     #[must_use]
-    pub fn of(unit: Unit) -> Option<Self> {
-        Self::ALL.into_iter().find(|client| client.unit() == Some(unit))
+    pub fn index(self) -> usize {
+        match self {
+            Self::Unit(unit) if unit.index() < Self::FIRST => unit.index(),
+            Self::Unit(unit) => unit.index() + Self::ARRAY.len() - 1,
+            Self::Feeder => Self::FIRST,
+            Self::WeightPort => Self::FIRST + 1,
+            Self::MatrixWrite => Self::FIRST + 2,
+        }
     }
 
     /// Name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Unit(unit) => unit.name(),
             Self::Feeder => "row_feeder",
             Self::WeightPort => "weight_port",
             Self::MatrixWrite => "me_write",
-            client => client.unit().map_or("", Unit::name),
         }
     }
 }
@@ -157,7 +165,7 @@ pub struct Counters {
     /// Per unit, in the order of [`Unit::ALL`].
     pub units: [UnitCounters; Unit::COUNT],
     /// `bank_conflicts[holder][waiter]` by [`Client`]: accesses refused because the bank served the holder in that cycle.
-    pub bank_conflicts: [[u64; Client::ALL.len()]; Client::ALL.len()],
+    pub bank_conflicts: [[u64; Client::COUNT]; Client::COUNT],
     /// Words read or written per bank.
     pub bank_accesses: Vec<u64>,
     /// Bytes read from DDR.
@@ -166,4 +174,16 @@ pub struct Counters {
     pub ddr_write_bytes: u64,
     /// Page runs that had to open their page.
     pub page_misses: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_stand_where_their_units_do() {
+        let names: Vec<&str> = Client::ALL.into_iter().map(Client::name).collect();
+        assert_eq!(names[..7], ["dtl0", "dtl1", "row_feeder", "weight_port", "me_write", "ewp", "pdp"]);
+        assert!(Client::ALL.into_iter().enumerate().all(|(number, client)| client.index() == number));
+    }
 }

@@ -101,9 +101,9 @@ impl Run {
 impl Dma {
     pub(crate) fn new(program: &tpuflow_ir::Program) -> Self {
         let machine = &program.machine;
-        let line = |unit, client| Line {
+        let line = |unit| Line {
             unit,
-            client,
+            client: Client::Unit(unit),
             queue: Queue::new(program, unit),
             state: State::Idle,
             instruction: 0,
@@ -112,7 +112,7 @@ impl Dma {
             next: None,
         };
         Self {
-            lines: [line(Unit::Dtl0, Client::Dtl0), line(Unit::Dtl1, Client::Dtl1)],
+            lines: [Unit::Dtl0, Unit::Dtl1].map(line),
             channels: vec![(None, None); machine.channels()],
             page_miss: machine.page_miss(),
         }

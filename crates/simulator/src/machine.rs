@@ -25,8 +25,8 @@ use crate::values::{Executor, Kept};
 struct Units {
     dma: Dma,
     matrix: MatrixEngine,
-    ewp: Stream,
-    pdp: Stream,
+    /// In falling priority.
+    streams: Vec<Stream>,
 }
 
 impl Units {
@@ -34,30 +34,28 @@ impl Units {
         Self {
             dma: Dma::new(program),
             matrix: MatrixEngine::new(program),
-            ewp: Stream::new(program, Unit::Ewp),
-            pdp: Stream::new(program, Unit::Pdp),
+            streams: Unit::streaming(&program.machine).map(|unit| Stream::new(program, unit)).collect(),
         }
     }
 
     fn done(&self) -> bool {
-        self.dma.done() && self.matrix.done() && self.ewp.done() && self.pdp.done()
+        self.dma.done() && self.matrix.done() && self.streams.iter().all(Stream::done)
     }
 
     /// The first instruction that waits for others.
     fn waiting(&self) -> u32 {
-        let waiting = [self.dma.waiting(), self.matrix.waiting(), self.ewp.waiting(), self.pdp.waiting()];
-        waiting.into_iter().flatten().min().unwrap_or(0) as u32
+        let streams = self.streams.iter().map(Stream::waiting);
+        streams.chain([self.dma.waiting(), self.matrix.waiting()]).flatten().min().unwrap_or(0) as u32
     }
 
     /// Steps every unit through `context.cycle`; false when none will ever act again.
     fn step(&mut self, context: &mut Context<'_>) -> Result<bool, SimError> {
-        if self.dma.idle(context) && self.matrix.idle(context) && self.ewp.idle(context) && self.pdp.idle(context) {
+        if self.dma.idle(context) && self.matrix.idle(context) && self.streams.iter().all(|unit| unit.idle(context)) {
             return Ok(false);
         }
         self.dma.step(context)?;
         self.matrix.step(context)?;
-        self.ewp.step(context)?;
-        self.pdp.step(context)?;
+        self.streams.iter_mut().try_for_each(|unit| unit.step(context))?;
         context.tokens.commit();
         context.cycle += 1;
         Ok(true)

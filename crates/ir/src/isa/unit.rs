@@ -1,13 +1,13 @@
 //! The functional units, each described once.
 //!
 //! Everything that enumerates units (queues, counters, reports, charts, the Python package) goes through [`UNITS`]: names,
-//! what a unit executes, the laws of its start, who gives way at a bank, and its color. `docs/extending.md` walks through
-//! what a further unit takes.
+//! what a unit executes, the laws of its start, who gives way at a bank, and its color. What a machine may lack is said there,
+//! too. `docs/adding-a-unit.md` walks through what a further unit takes.
 
 use serde::{Deserialize, Serialize};
 
-use super::Work;
-use crate::Machine;
+use super::{Descriptor, VectorOp, Work};
+use crate::{Machine, Op, TensorId};
 
 /// A unit with its own in-order queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -32,28 +32,73 @@ pub enum WorkKind {
     Transfer,
     /// [`Work::Lookup`].
     Lookup,
+    /// [`Work::Expand`].
+    Expand,
     /// [`Work::Matrix`].
     Matrix,
     /// [`Work::Pool`].
     Pool,
-    /// [`Work::Vector`].
+    /// [`Work::Vector`] that computes.
     Vector,
-    /// [`Work::Expand`].
-    Expand,
+    /// [`Work::Vector`] that puts elements in other places as they are.
+    Move,
+}
+
+impl WorkKind {
+    /// All kinds.
+    pub const ALL: [Self; 7] =
+        [Self::Transfer, Self::Lookup, Self::Expand, Self::Matrix, Self::Pool, Self::Vector, Self::Move];
+
+    /// What most instructions of an operator do; `shape` gives those of its operands.
+    #[must_use]
+    pub fn of<'a>(op: &Op, shape: impl Fn(TensorId) -> &'a [usize]) -> Self {
+        match op {
+            Op::Conv { .. } if op.is_depthwise(shape) => Self::Pool,
+            Op::Conv { .. } | Op::MatMul { .. } => Self::Matrix,
+            Op::MaxPool { .. } | Op::AveragePool { .. } => Self::Pool,
+            Op::Embedding { .. } => Self::Lookup,
+            Op::Pad { .. } | Op::Rearrange { .. } | Op::Gather { .. } | Op::InsertZeros { .. } => Self::Move,
+            Op::Concat { requants, .. } if requants.iter().all(Option::is_none) => Self::Move,
+            Op::Concat { .. }
+            | Op::Binary { .. }
+            | Op::Unary { .. }
+            | Op::Rescale { .. }
+            | Op::Quantize { .. }
+            | Op::Dequantize { .. }
+            | Op::PRelu { .. }
+            | Op::Softmax { .. }
+            | Op::LayerNorm { .. }
+            | Op::Reduce { .. }
+            | Op::ArgMax { .. }
+            | Op::ResizeLinear { .. }
+            | Op::Select { .. } => Self::Vector,
+        }
+    }
 }
 
 impl Work {
-    /// What it is, without its operands.
+    /// What it is, without its operands; `descriptors` are the program's.
     #[must_use]
-    pub fn kind(&self) -> WorkKind {
+    pub fn kind(&self, descriptors: &[Descriptor]) -> WorkKind {
         match self {
             Self::Transfer(_) => WorkKind::Transfer,
             Self::Lookup(_) => WorkKind::Lookup,
+            Self::Expand(_) => WorkKind::Expand,
             Self::Matrix(_) => WorkKind::Matrix,
             Self::Pool(_) => WorkKind::Pool,
-            Self::Vector(_) => WorkKind::Vector,
-            Self::Expand(_) => WorkKind::Expand,
+            Self::Vector(vector) => match descriptors.get(vector.descriptor.index()) {
+                Some(Descriptor::Vector(op)) if op.only_moves() => WorkKind::Move,
+                _ => WorkKind::Vector,
+            },
         }
+    }
+}
+
+impl VectorOp {
+    /// Whether every element of the result is one of the operand, or all are the same.
+    #[must_use]
+    pub fn only_moves(&self) -> bool {
+        matches!(self, Self::Move { rescale: None, .. } | Self::Gather { .. } | Self::Fill { .. })
     }
 }
 
@@ -73,8 +118,8 @@ pub enum Law {
     Transfer,
     /// That of the array: tiles of K blocks ([`crate::timing::matrix_slots`]).
     Array,
-    /// That of streams of words ([`crate::timing::streams`]), with this start-up.
-    Streams(fn(&Machine) -> StartUp),
+    /// That of streams of words ([`crate::timing::streams`]), with this start-up; `None`: the machine has no such unit.
+    Streams(fn(&Machine) -> Option<StartUp>),
 }
 
 /// Everything that is said of a unit.
@@ -88,7 +133,7 @@ pub struct UnitSpec {
     pub short: &'static str,
     /// What it is.
     pub title: &'static str,
-    /// What its queue takes.
+    /// What its queue takes. Where several units of a machine take the same, the last of them in the table gets it.
     pub work: &'static [WorkKind],
     /// How long that takes.
     pub law: Law,
@@ -130,8 +175,8 @@ pub const UNITS: [UnitSpec; Unit::COUNT] = [
         name: "ewp",
         short: "EWP",
         title: "elementwise unit",
-        work: &[WorkKind::Vector],
-        law: Law::Streams(|machine| StartUp { start: machine.ewp.start, latency: machine.ewp.latency }),
+        work: &[WorkKind::Vector, WorkKind::Move],
+        law: Law::Streams(|machine| Some(StartUp { start: machine.ewp.start, latency: machine.ewp.latency })),
         color: ["#d9822b", "#e79b4c"],
     },
     UnitSpec {
@@ -140,7 +185,7 @@ pub const UNITS: [UnitSpec; Unit::COUNT] = [
         short: "PDP",
         title: "pooling and depthwise unit",
         work: &[WorkKind::Pool],
-        law: Law::Streams(|machine| StartUp { start: machine.pdp.start, latency: machine.pdp.latency }),
+        law: Law::Streams(|machine| Some(StartUp { start: machine.pdp.start, latency: machine.pdp.latency })),
         color: ["#2e9e6b", "#48b985"],
     },
 ];
@@ -184,17 +229,26 @@ impl Unit {
         matches!(self.spec().law, Law::Transfer)
     }
 
-    /// Whether its queue takes such work.
+    /// Whether a machine has it, and its queue takes such work.
     #[must_use]
-    pub fn executes(self, work: &Work) -> bool {
-        self.spec().work.contains(&work.kind())
+    pub fn executes(self, kind: WorkKind, machine: &Machine) -> bool {
+        let present = !matches!(self.spec().law, Law::Streams(start_up) if start_up(machine).is_none());
+        present && self.spec().work.contains(&kind)
     }
 
-    /// The unit that executes some work; of the DMA lines, which do the same, `line`.
+    /// The unit of a machine that executes such work; of the DMA lines, which do the same, the first.
     #[must_use]
-    pub fn of(work: &Work, line: Self) -> Self {
-        let able = Self::ALL.into_iter().find(|unit| unit.executes(work));
-        able.filter(|unit| !unit.is_dma()).unwrap_or(line)
+    pub fn executing(kind: WorkKind, machine: &Machine) -> Self {
+        let able = |unit: &Self| unit.executes(kind, machine);
+        let computing = Self::ALL.into_iter().rfind(|unit| !unit.is_dma() && able(unit));
+        computing.or_else(|| Self::ALL.into_iter().find(able)).unwrap_or(Self::ALL[0])
+    }
+
+    /// The unit that executes some work of a program; of the DMA lines, which do the same, `line`.
+    #[must_use]
+    pub fn of(work: &Work, descriptors: &[Descriptor], machine: &Machine, line: Self) -> Self {
+        let unit = Self::executing(work.kind(descriptors), machine);
+        if unit.is_dma() { line } else { unit }
     }
 
     /// The DMA lines.
@@ -212,13 +266,18 @@ impl Unit {
         Self::computing().chain(Self::lines())
     }
 
-    /// Start-up of an instruction of a unit whose work is streams of words; `None` for other units.
+    /// Start-up of an instruction of a unit of the machine whose work is streams of words; `None` for other units.
     #[must_use]
     pub fn start_up(self, machine: &Machine) -> Option<StartUp> {
         match self.spec().law {
-            Law::Streams(start_up) => Some(start_up(machine)),
+            Law::Streams(start_up) => start_up(machine),
             Law::Transfer | Law::Array => None,
         }
+    }
+
+    /// The units of a machine whose work is streams of words.
+    pub fn streaming(machine: &Machine) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|unit| unit.start_up(machine).is_some())
     }
 }
 
@@ -235,11 +294,13 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_work_has_one_computing_unit_or_all_lines() {
-        use WorkKind::{Lookup, Matrix, Pool, Transfer, Vector};
-        for kind in [Transfer, Lookup, Matrix, Pool, Vector] {
-            let able: Vec<Unit> = Unit::ALL.into_iter().filter(|unit| unit.spec().work.contains(&kind)).collect();
-            assert!(able.len() == 1 && !able[0].is_dma() || able == Unit::lines().collect::<Vec<_>>(), "{kind:?}");
+    fn every_kind_of_work_has_a_computing_unit_or_all_lines() {
+        let machine = Machine::preset("128x128_asic").expect("known");
+        for kind in WorkKind::ALL {
+            let able: Vec<Unit> = Unit::ALL.into_iter().filter(|unit| unit.executes(kind, &machine)).collect();
+            let chosen = Unit::executing(kind, &machine);
+            assert!(able.contains(&chosen), "{kind:?}");
+            assert!(!able.iter().any(|unit| unit.is_dma()) || able == Unit::lines().collect::<Vec<_>>(), "{kind:?}");
         }
         assert_eq!(Unit::reported().count(), Unit::COUNT);
     }

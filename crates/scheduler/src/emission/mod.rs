@@ -113,7 +113,7 @@ impl Plan {
             outputs: ports(&graph.outputs, &lowered.outputs),
             instructions,
             tilings: vec![],
-            layers: summary::layers(graph, &context.network),
+            layers: summary::layers(graph, &context.network, machine),
             bounds: Bounds::default(),
             predicted_cycles: cycles,
             allocations: Vec::new(),
@@ -270,7 +270,7 @@ impl Resolved {
         limits: &CoalescingLimits,
     ) -> Self {
         let place = |virtual_instruction: &VirtualInstruction| {
-            resolve(virtual_instruction, Unit::of(&virtual_instruction.work, Unit::Dtl0), addresses)
+            resolve(virtual_instruction, virtual_instruction.unit(descriptors, machine), addresses)
         };
         let mut instructions: Vec<Instruction> = code.instructions.iter().map(place).collect();
         let touch = |instruction: &Instruction| accesses(instruction, descriptors, machine);
@@ -315,7 +315,7 @@ impl Resolved {
                 let constant = constant_space(virtual_instruction, code, addresses);
                 line_of(constant, machine, lines, &mut cost)
             });
-            instruction.unit = Unit::of(&virtual_instruction.work, line);
+            instruction.unit = Unit::of(&virtual_instruction.work, descriptors, machine, line);
             if lines.is_some() {
                 instruction.waits = tracker.add(instruction.unit, &self.touched[index]);
             } else {

@@ -19,7 +19,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 use tpuflow_ir::access::{Stretch, accesses};
 use tpuflow_ir::isa::{Vector, VectorOp};
-use tpuflow_ir::{Descriptor, Machine, Space, Unit, View, Work};
+use tpuflow_ir::{Descriptor, Machine, Space, View, Work};
 
 use crate::virtual_program::addresses::{lifetimes, resolve};
 use crate::virtual_program::dependence::side_by_side;
@@ -131,7 +131,7 @@ fn touched(code: &VirtualProgram, machine: &Machine) -> BTreeMap<BufferId, Vec<T
     let mut fixed = vec![false; code.buffers.len()];
     for (index, virtual_instruction) in code.instructions.iter().enumerate() {
         let touched = accesses(
-            &resolve(virtual_instruction, Unit::of(&virtual_instruction.work, Unit::Dtl0), &apart),
+            &resolve(virtual_instruction, virtual_instruction.unit(&descriptors, machine), &apart),
             &descriptors,
             machine,
         );

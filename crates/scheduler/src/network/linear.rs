@@ -9,9 +9,7 @@ use crate::network::Network;
 /// Whether a convolution has one output channel per input channel, the form the pooling unit computes. With three taps per
 /// lane and cycle that is always fewer cycles than a diagonal tile on the array.
 pub(crate) fn is_depthwise(network: &Network, op: &Op) -> bool {
-    let Op::Conv { input, weights, groups, .. } = op else { return false };
-    let channels = network.tensor(*input).shape[3];
-    *groups as usize == channels && network.tensor(*weights).shape[0] == channels && channels > 1
+    op.is_depthwise(|tensor| &network.tensor(tensor).shape)
 }
 
 /// A linear operator in the array's terms.

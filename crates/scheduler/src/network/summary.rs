@@ -1,10 +1,10 @@
 //! What reports want to know of every layer.
 
+use tpuflow_ir::isa::WorkKind;
 use tpuflow_ir::program::LayerSummary;
-use tpuflow_ir::{Graph, Op, Unit};
+use tpuflow_ir::{Graph, Machine, Op, Unit};
 
-use crate::network::Network;
-use crate::network::{Linear, is_depthwise};
+use crate::network::{Linear, Network};
 
 /// Samples per run: the leading extent of the first input.
 pub(crate) fn batch(graph: &Graph) -> u32 {
@@ -13,12 +13,12 @@ pub(crate) fn batch(graph: &Graph) -> u32 {
 }
 
 /// One summary per layer, bounds not yet filled in.
-pub(crate) fn layers(graph: &Graph, network: &Network) -> Vec<LayerSummary> {
+pub(crate) fn layers(graph: &Graph, network: &Network, machine: &Machine) -> Vec<LayerSummary> {
     let summary = |layer: &tpuflow_ir::Layer| LayerSummary {
         name: layer.name.clone(),
         op: layer.op.name().to_owned(),
         dtype: graph.tensor(layer.output).dtype,
-        unit: unit_of(network, &layer.op),
+        unit: unit_of(network, &layer.op, machine),
         macs: macs(graph, network, layer),
         bound: 0,
         binding: String::new(),
@@ -27,15 +27,9 @@ pub(crate) fn layers(graph: &Graph, network: &Network) -> Vec<LayerSummary> {
     graph.layers.iter().map(summary).collect()
 }
 
-/// The unit that computes an operator.
-pub(crate) fn unit_of(network: &Network, op: &Op) -> Unit {
-    match op {
-        Op::Conv { .. } if is_depthwise(network, op) => Unit::Pdp,
-        Op::Conv { .. } | Op::MatMul { .. } => Unit::Me,
-        Op::MaxPool { .. } | Op::AveragePool { .. } => Unit::Pdp,
-        Op::Embedding { .. } => Unit::Dtl0,
-        _ => Unit::Ewp,
-    }
+/// The unit of a machine that computes an operator.
+pub(crate) fn unit_of(network: &Network, op: &Op, machine: &Machine) -> Unit {
+    Unit::executing(WorkKind::of(op, |tensor| &network.tensor(tensor).shape), machine)
 }
 
 fn macs(graph: &Graph, network: &Network, layer: &tpuflow_ir::Layer) -> u64 {

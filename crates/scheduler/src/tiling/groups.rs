@@ -208,7 +208,7 @@ pub(crate) fn groups(
 /// Cycles a layer's unit takes for some elements of its result.
 fn repeated(graph: &Graph, network: &Network, machine: &Machine, layer: usize, elements: u64) -> u64 {
     let op = &graph.layers[layer].op;
-    match unit_of(network, op) {
+    match unit_of(network, op, machine) {
         Unit::Me => {
             let depth = Linear::of(op, network).map_or(1, |linear| u64::from(linear.k()));
             elements * depth.div_ceil(machine.array.rows.into()) / u64::from(machine.array.columns)

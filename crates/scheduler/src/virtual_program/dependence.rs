@@ -88,7 +88,7 @@ impl Dependences {
         let units: Vec<Unit> = code
             .instructions
             .iter()
-            .map(|virtual_instruction| Unit::of(&virtual_instruction.work, Unit::Dtl0))
+            .map(|virtual_instruction| virtual_instruction.unit(&descriptors, machine))
             .collect();
         let mut memories: BTreeMap<Space, Segments> = BTreeMap::new();
         let mut dependences =

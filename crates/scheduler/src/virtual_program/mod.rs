@@ -15,7 +15,9 @@ use std::ops::Range;
 use indexmap::IndexSet;
 use smallvec::SmallVec;
 use tpuflow_ir::isa::{Direction, Transfer};
-use tpuflow_ir::{Descriptor, DescriptorId, InstructionId, LayerId, Space, TensorId, View, Work, define_index};
+use tpuflow_ir::{
+    Descriptor, DescriptorId, InstructionId, LayerId, Machine, Space, TensorId, Unit, View, Work, define_index,
+};
 
 define_index! {
     /// A buffer of a virtual program.
@@ -117,6 +119,11 @@ pub(crate) struct VirtualInstruction {
 impl VirtualInstruction {
     pub fn new(layer: LayerId, work: Work) -> Self {
         Self { layer, work, ewp: [None; 3] }
+    }
+
+    /// The unit of the machine that executes it; where that is a DMA line, the first.
+    pub fn unit(&self, descriptors: &[Descriptor], machine: &Machine) -> Unit {
+        Unit::executing(self.work.kind(descriptors), machine)
     }
 
     /// The transfer, if it is one.

@@ -22,7 +22,7 @@ pub(crate) struct UnitWork {
 pub(crate) fn traffic(code: &VirtualProgram, machine: &Machine, addresses: &Addresses) -> Vec<Traffic> {
     let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
     let of = |virtual_instruction: &VirtualInstruction| {
-        let instruction = resolve(virtual_instruction, Unit::of(&virtual_instruction.work, Unit::Dtl0), addresses);
+        let instruction = resolve(virtual_instruction, virtual_instruction.unit(&descriptors, machine), addresses);
         Traffic::new(&instruction, &accesses(&instruction, &descriptors, machine), &descriptors, machine)
     };
     code.instructions.iter().map(of).collect()
@@ -67,7 +67,7 @@ pub(crate) fn jobs(code: &VirtualProgram, machine: &Machine) -> Vec<UnitWork> {
                 // A bank serves a word a cycle, and neighbouring rows lie in the same one.
                 let streams = timing::streams(work, &descriptors, machine);
                 let cycles = streams.map_or(0, |s| s.reads.iter().fold(s.cycles, |most, &reads| most.max(reads)));
-                let unit = Unit::of(work, Unit::Dtl0);
+                let unit = virtual_instruction.unit(&descriptors, machine);
                 let StartUp { start, latency } = unit.start_up(machine).unwrap_or(StartUp { start: 0, latency: 0 });
                 let busy = cycles.max(start);
                 UnitWork { unit, busy, tail: start + cycles + latency + 1 - busy }

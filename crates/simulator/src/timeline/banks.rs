@@ -11,9 +11,9 @@ use crate::counters::Client;
 /// Cycles kept, in blocks of 64.
 const BLOCKS: u64 = 64;
 /// Bits per client, and of all of them.
-type Line = [u64; 8];
+type Line = [u64; ANY + 1];
 /// Where in a line the bits of all clients are.
-const ANY: usize = Client::ALL.len();
+const ANY: usize = Client::COUNT;
 
 #[derive(Clone, Debug)]
 pub(super) struct Banks {
@@ -28,7 +28,7 @@ pub(super) struct Banks {
     groups: usize,
     first_block: u64,
     accesses: Vec<u64>,
-    conflicts: [[u64; Client::ALL.len()]; Client::ALL.len()],
+    conflicts: [[u64; Client::COUNT]; Client::COUNT],
 }
 
 /// What [`Banks::stretch`] found.
@@ -46,7 +46,7 @@ impl Banks {
             words_per_bank: words,
             shift: words.is_power_of_two().then(|| words.trailing_zeros()),
             count,
-            lines: vec![[0; 8]; count * BLOCKS as usize],
+            lines: vec![[0; ANY + 1]; count * BLOCKS as usize],
             used: vec![0; count.div_ceil(64) * BLOCKS as usize],
             groups: count.div_ceil(64),
             first_block: start / 64,
@@ -100,7 +100,7 @@ impl Banks {
     pub(super) fn take(&mut self, cycle: u64, bank: usize, client: Client, mask: u64) {
         self.used[(cycle / 64 % BLOCKS) as usize * self.groups + bank / 64] |= 1 << (bank % 64);
         let line = self.line(cycle, bank);
-        line[client as usize] |= mask;
+        line[client.index()] |= mask;
         line[ANY] |= mask;
     }
 
@@ -109,14 +109,14 @@ impl Banks {
         let held = *self.line(cycle, bank);
         for (holder, held) in held.iter().enumerate().take(ANY) {
             if held & mask != 0 {
-                self.conflicts[holder][client as usize] += u64::from((held & mask).count_ones());
+                self.conflicts[holder][client.index()] += u64::from((held & mask).count_ones());
             }
         }
     }
 
     /// Counts refusals of requests for a bank that the client itself holds.
     pub(super) fn refuse_own(&mut self, client: Client, count: u64) {
-        self.conflicts[client as usize][client as usize] += count;
+        self.conflicts[client.index()][client.index()] += count;
     }
 
     /// Whether `client` gets the bank in `cycle`; a refusal is counted.
@@ -174,7 +174,7 @@ impl Banks {
         Granted { count: count - left, next: at }
     }
 
-    pub(super) fn into_counts(mut self) -> (Vec<u64>, [[u64; Client::ALL.len()]; Client::ALL.len()]) {
+    pub(super) fn into_counts(mut self) -> (Vec<u64>, [[u64; Client::COUNT]; Client::COUNT]) {
         self.forget(u64::MAX);
         (self.accesses, self.conflicts)
     }

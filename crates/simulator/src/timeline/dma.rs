@@ -55,9 +55,9 @@ pub(super) struct Dma {
 impl Dma {
     pub(super) fn new(program: &tpuflow_ir::Program) -> Self {
         let machine = &program.machine;
-        let line = |unit, client| Line {
+        let line = |unit| Line {
             unit,
-            client,
+            client: Client::Unit(unit),
             queue: Queue::new(program, unit),
             state: State::Idle(machine.control.start),
             instruction: 0,
@@ -66,7 +66,7 @@ impl Dma {
         };
         let channel = || Channel { page: None, user: None, free: 0 };
         Self {
-            lines: [line(Unit::Dtl0, Client::Dtl0), line(Unit::Dtl1, Client::Dtl1)],
+            lines: [Unit::Dtl0, Unit::Dtl1].map(line),
             channels: std::iter::repeat_with(channel).take(machine.channels()).collect(),
             page_miss: machine.page_miss(),
         }

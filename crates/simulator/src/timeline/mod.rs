@@ -55,20 +55,22 @@ pub(crate) fn run(
     let mut banks = Banks::new(&program.machine, program.machine.control.start);
     let mut dma = Dma::new(program);
     let mut matrix = Matrix::new(program);
-    let mut ewp = Stream::new(program, Unit::Ewp);
-    let mut pdp = Stream::new(program, Unit::Pdp);
-    let mut known = [0; 4];
-    while !(dma.done() && matrix.done() && ewp.done() && pdp.done()) {
+    let mut streams: Vec<Stream> = Unit::streaming(&program.machine).map(|unit| Stream::new(program, unit)).collect();
+    let mut known = [0; Unit::COUNT];
+    while !(dma.done() && matrix.done() && streams.iter().all(Stream::done)) {
         let before = known;
         let horizon = banks.horizon();
         known[0] = dma.advance(&mut books, &mut banks, horizon)?;
         known[1] = matrix.advance(&mut books, &mut banks, horizon.min(known[0]));
-        known[2] = ewp.advance(&mut books, &mut banks, horizon.min(known[0]).min(known[1]));
-        known[3] = pdp.advance(&mut books, &mut banks, horizon.min(known[0]).min(known[1]).min(known[2]));
+        let mut least = known[0].min(known[1]);
+        for (stream, known) in streams.iter_mut().zip(&mut known[2..]) {
+            *known = stream.advance(&mut books, &mut banks, horizon.min(least));
+            least = least.min(*known);
+        }
         if known == before {
             return Ok(None);
         }
-        banks.forget(known.into_iter().fold(u64::MAX, u64::min));
+        banks.forget(least);
     }
     if (0..program.instructions.len()).any(|position| books.is_early(position, &sound.needs[position])) {
         return Ok(None);

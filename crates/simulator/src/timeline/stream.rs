@@ -230,11 +230,10 @@ pub(super) struct Stream {
 impl Stream {
     pub(super) fn new(program: &Program, unit: Unit) -> Self {
         let machine = &program.machine;
-        let client = Client::of(unit).expect("its accesses are its own");
         let StartUp { start, latency } = unit.start_up(machine).expect("its work is streams");
         Self {
             unit,
-            client,
+            client: Client::Unit(unit),
             start,
             latency,
             queue: Queue::new(program, unit),

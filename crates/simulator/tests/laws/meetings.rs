@@ -67,7 +67,7 @@ fn lines_meet_at_a_bank() {
     push(&mut p, Unit::Dtl1, &[], load(1, 0, 64, 64));
     let run = run(&p);
     assert_eq!(run.cycles, 18 + 3 + 16 + 1);
-    assert_eq!(run.counters.bank_conflicts[Client::Dtl0 as usize][Client::Dtl1 as usize], 1);
+    assert_eq!(run.counters.bank_conflicts[Client::Unit(Unit::Dtl0).index()][Client::Unit(Unit::Dtl1).index()], 1);
     assert_eq!(run.counters.units[1].stalls.bank_conflict, 1);
 }
 
@@ -184,7 +184,7 @@ fn weights_and_activations_in_one_bank() {
     push(&mut p, Unit::Me, &[], work);
     let run = run(&p);
     assert_eq!(run.cycles, 10 + 6 + 5 + (8 + 8 + 8 + 8 + 17));
-    assert_eq!(run.counters.bank_conflicts[Client::Feeder as usize][Client::WeightPort as usize], 8);
+    assert_eq!(run.counters.bank_conflicts[Client::Feeder.index()][Client::WeightPort.index()], 8);
     assert_eq!(run.counters.units[Unit::Me.index()].stalls.weight_load, 16);
 }
 
@@ -229,7 +229,7 @@ fn a_window_is_fetched_once_per_row() {
     // wait, then 1.
     assert_eq!(run.cycles, 10 + 6 + 5 + (8 + 4 * (3 + 3) + 16 + 17));
     assert_eq!(run.counters.bank_accesses[0], 4 * 3 + 4);
-    assert_eq!(run.counters.bank_conflicts[Client::Feeder as usize][Client::Feeder as usize], 4 * (2 + 1));
+    assert_eq!(run.counters.bank_conflicts[Client::Feeder.index()][Client::Feeder.index()], 4 * (2 + 1));
 }
 
 // feature: SIM-02
@@ -310,7 +310,7 @@ fn two_units_meet_at_a_bank() {
     let run = run(&p);
     assert_eq!(run.counters.units[Unit::Ewp.index()].end, 10 + 7 + 8 + 3);
     assert_eq!(run.counters.units[Unit::Pdp.index()].end, 10 + 5 + 16 + 4 + 4);
-    assert_eq!(run.counters.bank_conflicts[Client::Ewp as usize][Client::Pdp as usize], 4);
+    assert_eq!(run.counters.bank_conflicts[Client::Unit(Unit::Ewp).index()][Client::Unit(Unit::Pdp).index()], 4);
 }
 
 #[test]

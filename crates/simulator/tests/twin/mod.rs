@@ -18,7 +18,7 @@ struct Shared<'p> {
     cycle: u64,
     /// Banks that have served somebody in this cycle.
     taken: BTreeSet<u64>,
-    finished: [u32; 5],
+    finished: [u32; Unit::COUNT],
     /// One past the last cycle of each instruction.
     ends: Vec<u64>,
     finishing: Vec<usize>,
@@ -557,7 +557,7 @@ pub fn ends(program: &Program) -> Vec<u64> {
         machine,
         cycle: machine.control.start,
         taken: BTreeSet::new(),
-        finished: [0; 5],
+        finished: [0; Unit::COUNT],
         ends: vec![0; count],
         finishing: vec![],
     };

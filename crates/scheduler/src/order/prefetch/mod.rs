@@ -22,7 +22,7 @@ mod search;
 
 use std::collections::BTreeMap;
 
-use tpuflow_ir::{InstructionId, Machine, Space, Unit, Work};
+use tpuflow_ir::{Descriptor, InstructionId, Machine, Space, Unit, Work};
 
 use crate::alloc::placed::Placed;
 use crate::alloc::{Item, Problem, place_apart};
@@ -200,7 +200,7 @@ impl<'a> Ahead<'a> {
                 |&i: &usize| live_ranges[i].map(|(first, last)| Item { first: first.0, last: last.0, size: size(i) });
             let problem =
                 Problem { items: owners.iter().filter_map(item).collect(), capacity: capacity(memory, machine) };
-            let solution = place_apart(&problem, &apart(code, &owners), u64::from(machine.cache.words));
+            let solution = place_apart(&problem, &apart(code, &owners, machine), u64::from(machine.cache.words));
             if solution.height > problem.capacity {
                 return Err(memory);
             }
@@ -427,11 +427,12 @@ const TOGETHER: u64 = 4;
 const BESIDE: usize = 8;
 
 /// Pairs of buffers (positions in `owners`) that are read and written at the same time, and how often.
-fn apart(code: &VirtualProgram, owners: &[usize]) -> Vec<Vec<(usize, u64)>> {
+fn apart(code: &VirtualProgram, owners: &[usize], machine: &Machine) -> Vec<Vec<(usize, u64)>> {
     let mut place = vec![None; code.buffers.len()];
     for (position, &owner) in owners.iter().enumerate() {
         place[owner] = Some(position);
     }
+    let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
     let computing =
         code.instructions.iter().filter(|d| !matches!(d.work, Work::Transfer(_) | Work::Lookup(_) | Work::Expand(_)));
     let instructions: Vec<(Unit, Vec<usize>)> = computing
@@ -439,7 +440,7 @@ fn apart(code: &VirtualProgram, owners: &[usize]) -> Vec<Vec<(usize, u64)>> {
             let mut touched: Vec<usize> = instruction.touches().iter().filter_map(|b| place[b.index()]).collect();
             touched.sort_unstable();
             touched.dedup();
-            (Unit::of(&instruction.work, Unit::Dtl0), touched)
+            (instruction.unit(&descriptors, machine), touched)
         })
         .collect();
     let mut pairs = vec![BTreeMap::<usize, u64>::new(); owners.len()];
