@@ -255,13 +255,19 @@ pub(crate) fn best_range(
         return best;
     }
     let better = |old: Range, new: Range| if error_of(new) < error_of(old) { new } else { old };
+    // What is best for one end follows from the other: it is tried again only where that has moved.
+    let (mut tried_beside_low, mut tried_beside_high) = (None, None);
     for _ in 0..ROUNDS {
         let before = best;
-        let fraction = best_fraction(&|fraction| (before.0, high * fraction));
-        best = better(best, (best.0, high * fraction));
+        if tried_beside_low.replace(best.0) != Some(best.0) {
+            let fraction = best_fraction(&|fraction| (before.0, high * fraction));
+            best = better(best, (best.0, high * fraction));
+        }
         let fixed = best.1;
-        let fraction = best_fraction(&|fraction| (low * fraction, fixed));
-        best = better(best, (low * fraction, best.1));
+        if tried_beside_high.replace(fixed) != Some(fixed) {
+            let fraction = best_fraction(&|fraction| (low * fraction, fixed));
+            best = better(best, (low * fraction, best.1));
+        }
         if best == before {
             break;
         }
@@ -308,6 +314,42 @@ mod tests {
     fn squared_error(values: &[f32], quantizer: Quantizer, range: Range) -> f64 {
         let Some(grid) = quantizer.grid(range) else { return 0.0 };
         values.iter().map(|&v| grid.error(f64::from(v)).powi(2)).sum()
+    }
+
+    /// The range found by trying every fraction in every round.
+    fn exhaustive_range((low, high): Range, quantizer: Quantizer, error: impl Fn(Grid) -> f64) -> Range {
+        let error_of = |range: Range| quantizer.grid(range).map_or(f64::INFINITY, &error);
+        let best_of = |range_of: &dyn Fn(f64) -> Range| best_fraction(|fraction| error_of(range_of(fraction)), |_| 0.0);
+        let scale = best_of(&|fraction| (low * fraction, high * fraction));
+        let mut best = (low * scale, high * scale);
+        if quantizer.symmetric() || low == 0.0 || high == 0.0 {
+            return best;
+        }
+        let better = |old: Range, new: Range| if error_of(new) < error_of(old) { new } else { old };
+        for _ in 0..ROUNDS {
+            let (start, stop) = best;
+            best = better(best, (start, high * best_of(&|fraction| (start, high * fraction))));
+            let end = best.1;
+            best = better(best, (low * best_of(&|fraction| (low * fraction, end)), end));
+            if best == (start, stop) {
+                break;
+            }
+        }
+        best
+    }
+
+    #[test]
+    fn no_end_is_tried_twice_beside_the_same_other_end() {
+        let quantizer = Quantizer::new(-128, 127, false).unwrap();
+        let tried = std::cell::Cell::new(0);
+        let error = |grid: Grid| {
+            tried.set(tried.get() + 1);
+            (grid.below * grid.step - 0.6).powi(2) + (grid.above * grid.step - 1.1).powi(2)
+        };
+        let range = best_range((-2.0, 4.0), quantizer, error, |_, _| 0.0);
+        let once = tried.take();
+        assert_eq!(exhaustive_range((-2.0, 4.0), quantizer, error), range);
+        assert!(once + COARSE + FINE <= tried.get(), "{once} of {}", tried.get());
     }
 
     /// The model bin by bin, each integrated on its own.
@@ -381,7 +423,8 @@ mod tests {
             let least = |(low, high): Range, step: f64| {
                 clip_weight * (positive.clipped(high + step) + negative.clipped(step - low))
             };
-            let all = best_range(histogram.range(), quantizer, error, |_, _| 0.0);
+            let all = exhaustive_range(histogram.range(), quantizer, error);
+            prop_assert_eq!(best_range(histogram.range(), quantizer, error, |_, _| 0.0), all);
             prop_assert_eq!(best_range(histogram.range(), quantizer, error, least), all);
         }
 
