@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,8 @@ from tpuflow.errors import MachineError, ProgramError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tpuflow._core import EpilogueFields, RequantFields, WindowFields
+
 
 @pytest.fixture(scope="module")
 def graph() -> _core.Graph:
@@ -26,9 +27,9 @@ def graph() -> _core.Graph:
     x = builder.input("x", [1, 24], "int8", 0.05, 3)
     w = builder.constant("w", rng.integers(-128, 128, (24, 10)).astype(np.int8), 0.01)
     b = builder.constant("b", rng.integers(-999, 999, 10).astype(np.int32))
-    requant = {"multiplier": [20000], "shift": [24], "zero_point": 0, "lo": -128, "hi": 127}
-    op = {"op": "mat_mul", "a": x, "b": w, "bias": b, "epilogue": {"requant": requant}}
-    builder.output(builder.layer("dense", json.dumps(op), "y", [1, 10], "int8", 0.1))
+    requant: RequantFields = {"multiplier": [20000], "shift": [24], "zero_point": 0, "lo": -128, "hi": 127}
+    op = _core.Op.mat_mul(a=x, b=w, bias=b, epilogue={"requant": requant})
+    builder.output(builder.layer("dense", op, "y", [1, 10], "int8", 0.1))
     return builder.finish()
 
 
@@ -102,9 +103,9 @@ def test_strict_refuses_what_fell_back(graph: _core.Graph, monkeypatch: pytest.M
 def test_a_layer_that_does_not_fit_is_named(tmp_path: Path) -> None:
     builder = _core.GraphBuilder("wide")
     x = builder.input("x", [1, 200_000], "int8", 0.05)
-    requant = {"multiplier": [1], "shift": [0], "zero_point": 0, "lo": -128, "hi": 127}
-    op = {"op": "rescale", "input": x, "requant": requant}
-    builder.output(builder.layer("scale", json.dumps(op), "y", [1, 200_000], "int8", 0.05))
+    requant: RequantFields = {"multiplier": [1], "shift": [0], "zero_point": 0, "lo": -128, "hi": 127}
+    op = _core.Op.rescale(input=x, requant=requant)
+    builder.output(builder.layer("scale", op, "y", [1, 200_000], "int8", 0.05))
     path = tmp_path / "small.toml"
     text = machine_text("32x32_fpga").replace("words = 4096", "words = 64")
     path.write_text(text, encoding="utf-8")
@@ -117,25 +118,27 @@ def linear(kind: str, dtype: str, channels: int, columns: int) -> tuple[_core.Gr
     rng = np.random.default_rng(11)
     builder = _core.GraphBuilder("one")
     most = np.iinfo(dtype).max
-    requant = {"multiplier": [20000], "shift": [30], "zero_point": 0, "lo": -128, "hi": 127}
+    requant: RequantFields = {"multiplier": [20000], "shift": [30], "zero_point": 0, "lo": -128, "hi": 127}
     bias = rng.integers(-999, 999, columns).astype(np.int32 if dtype == "int8" else np.int64)
     if kind == "product":
         weights = rng.integers(-most, most + 1, (channels, columns)).astype(dtype)
         x, y = [1, channels], [1, columns]
-        op: dict[str, Any] = {"op": "mat_mul"}
         listed = weights
     else:
         listed = rng.integers(-most, most + 1, (columns, 3, 2, channels)).astype(dtype)
         weights = listed.reshape(columns, -1).T
         x, y = [1, 5, 4, channels], [1, 3, 3, columns]
-        window = {"kernel": [3, 2], "stride": [1, 1], "dilation": [1, 1], "pads": [0, 0, 0, 0]}
-        op = {"op": "conv", "window": window, "groups": 1}
     a = builder.input("x", x, dtype, 0.05, 0)
     b = builder.constant("w", listed, 0.01)
     c = builder.constant("b", bias)
-    names = {"a": a, "b": b, "bias": c} if kind == "product" else {"input": a, "weights": b, "bias": c}
-    operator = op | names | {"epilogue": {"requant": requant}}
-    builder.output(builder.layer("layer", json.dumps(operator), "y", y, "int8", 0.1))
+    epilogue: EpilogueFields = {"requant": requant}
+    window: WindowFields = {"kernel": [3, 2], "stride": [1, 1], "dilation": [1, 1], "pads": [0, 0, 0, 0]}
+    operator = (
+        _core.Op.mat_mul(a=a, b=b, bias=c, epilogue=epilogue)
+        if kind == "product"
+        else _core.Op.conv(input=a, weights=b, bias=c, window=window, groups=1, epilogue=epilogue)
+    )
+    builder.output(builder.layer("layer", operator, "y", y, "int8", 0.1))
     return builder.finish(), weights
 
 

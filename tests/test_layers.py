@@ -94,6 +94,7 @@ CALLERS = {
     "execution/simulation/program.py",
     "kernels.py",
     "lowering/lowering.py",
+    "lowering/operators.py",
     "partitioning/storage.py",
     "runtime/core.py",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,6 +18,9 @@ from tpuflow.errors import FileError, ProgramError, SampleError
 from tpuflow.execution.simulation import program_ports, simulate
 from tpuflow.frontend import load
 from tpuflow.lowering import lower
+
+if TYPE_CHECKING:
+    from tpuflow._core import RequantFields, WindowFields
 
 SCALE, ZERO = 0.05, 3
 REPORT_KEYS = {
@@ -33,16 +37,13 @@ def _graph(batch: int) -> _core.Graph:
     image = builder.input("image", [batch, 6, 5, 3], "int8", SCALE, ZERO, json.dumps(source))
     weights = builder.constant("w", generator.integers(-90, 90, (7, 3, 3, 3), np.int8), 0.01)
     bias = builder.constant("b", generator.integers(-900, 900, 7, np.int32))
-    requant = {"multiplier": [21000], "shift": [21], "zero_point": -4, "lo": -128, "hi": 127}
-    window = {"kernel": [3, 3], "stride": [1, 1], "dilation": [1, 1], "pads": [1, 1, 1, 1]}
-    op = {
-        "op": "conv", "input": image, "weights": weights, "bias": bias, "window": window, "groups": 1,
-        "epilogue": {"requant": requant},
-    }  # fmt: skip
-    result = source | {"name": "features", "shape": [batch, 7, 6, 5]}
-    output = builder.layer(
-        "conv", json.dumps(op), "features", [batch, 6, 5, 7], "int8", 0.25, -4, json.dumps(result)
+    requant: RequantFields = {"multiplier": [21000], "shift": [21], "zero_point": -4, "lo": -128, "hi": 127}
+    window: WindowFields = {"kernel": [3, 3], "stride": [1, 1], "dilation": [1, 1], "pads": [1, 1, 1, 1]}
+    op = _core.Op.conv(
+        input=image, weights=weights, bias=bias, window=window, groups=1, epilogue={"requant": requant}
     )
+    result = source | {"name": "features", "shape": [batch, 7, 6, 5]}
+    output = builder.layer("conv", op, "features", [batch, 6, 5, 7], "int8", 0.25, -4, json.dumps(result))
     builder.output(output)
     return builder.finish()
 

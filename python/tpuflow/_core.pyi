@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, Self, final
+from typing import Any, Literal, NotRequired, Self, TypedDict, final, type_check_only
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,199 @@ __version__: str
 
 def memory_limit() -> int: ...
 def set_memory_limit(size: int) -> None: ...
+
+# operators: parts with fields of their own
+
+@type_check_only
+class WindowFields(TypedDict):
+    kernel: Sequence[int]
+    stride: Sequence[int]
+    dilation: Sequence[int]
+    pads: Sequence[int]
+
+@type_check_only
+class RequantFields(TypedDict):
+    multiplier: Sequence[int]
+    shift: Sequence[int]
+    zero_point: int
+    lo: int
+    hi: int
+
+@type_check_only
+class TableFields(TypedDict):
+    entries: int
+    lo: int
+    hi: int
+
+@type_check_only
+class FinishFields(TypedDict, total=False):
+    function: Sequence[Mapping[str, float | Sequence[int]]]
+    lo: float
+    hi: float
+
+@type_check_only
+class FloatFields(TypedDict):
+    float: FinishFields
+
+@type_check_only
+class EpilogueFields(TypedDict):
+    requant: RequantFields
+    table: NotRequired[TableFields]
+    first_shift: NotRequired[int]
+
+@type_check_only
+class DivisorFields(TypedDict):
+    area: int
+    multiplier: int
+    shift: int
+
+@type_check_only
+class AverageFields(TypedDict):
+    divisors: Sequence[DivisorFields]
+    zero_point: int
+    lo: int
+    hi: int
+
+@type_check_only
+class SlopeFields(TypedDict):
+    positive: RequantFields
+    negative_multiplier: Sequence[int]
+    negative_shift: Sequence[int]
+
+@type_check_only
+class NegativeSlopeFields(TypedDict):
+    negative: Sequence[float]
+    finish: NotRequired[FinishFields]
+
+@type_check_only
+class FloatSlopeFields(TypedDict):
+    float: NegativeSlopeFields
+
+@type_check_only
+class ExponentialFields(TypedDict):
+    coefficient: int
+    multiplier: int
+    shift: int
+    zero_point: int
+    lo: int
+    hi: int
+
+@type_check_only
+class NormFields(TypedDict):
+    epsilon: int
+    multiplier: int
+    shift: int
+    requant: RequantFields
+
+@type_check_only
+class EpsilonFields(TypedDict):
+    epsilon: float
+    finish: NotRequired[FinishFields]
+
+@type_check_only
+class FloatNormFields(TypedDict):
+    float: EpsilonFields
+
+@type_check_only
+class DivisionFields(TypedDict):
+    divisor: float
+    finish: NotRequired[FinishFields]
+
+@type_check_only
+class FloatReductionFields(TypedDict):
+    float: DivisionFields
+
+@type_check_only
+class LinearTapFields(TypedDict):
+    first: int
+    second: int
+    weight: float
+
+@type_check_only
+class ConstantPadFields(TypedDict):
+    constant: int
+
+@type_check_only
+class ValuePadFields(TypedDict):
+    value: float
+
+@final
+class Op:
+    @staticmethod
+    def conv(
+        *,
+        input: int,
+        weights: int,
+        bias: int,
+        window: WindowFields,
+        groups: int,
+        epilogue: EpilogueFields | FloatFields,
+    ) -> Op: ...
+    @staticmethod
+    def mat_mul(*, a: int, b: int, epilogue: EpilogueFields | FloatFields, bias: int | None = None) -> Op: ...
+    @staticmethod
+    def max_pool(*, input: int, window: WindowFields) -> Op: ...
+    @staticmethod
+    def average_pool(
+        *,
+        input: int,
+        window: WindowFields,
+        count_include_pad: bool,
+        beyond: Sequence[int],
+        average: AverageFields | FloatFields,
+    ) -> Op: ...
+    @staticmethod
+    def binary(
+        *, kind: str, a: int, b: int, ka: int, kb: int, requant: RequantFields | FloatFields
+    ) -> Op: ...
+    @staticmethod
+    def unary(*, input: int, function: TableFields | FloatFields) -> Op: ...
+    @staticmethod
+    def rescale(*, input: int, requant: RequantFields | FloatFields) -> Op: ...
+    @staticmethod
+    def quantize(*, input: int, scale: float, zero_point: int, lo: int, hi: int) -> Op: ...
+    @staticmethod
+    def dequantize(*, input: int, scale: float, finish: FinishFields) -> Op: ...
+    @staticmethod
+    def p_relu(*, input: int, slopes: SlopeFields | FloatSlopeFields) -> Op: ...
+    @staticmethod
+    def softmax(
+        *, input: int, exponentials: ExponentialFields | FloatFields, mask: int | None = None
+    ) -> Op: ...
+    @staticmethod
+    def layer_norm(
+        *, input: int, gamma: int, beta: int, center: bool, norm: NormFields | FloatNormFields
+    ) -> Op: ...
+    @staticmethod
+    def reduce(
+        *, input: int, kind: str, axes: Sequence[int], requant: RequantFields | FloatReductionFields
+    ) -> Op: ...
+    @staticmethod
+    def arg_max(*, input: int, largest: bool, select_last: bool) -> Op: ...
+    @staticmethod
+    def concat(*, inputs: Sequence[int], axis: int, requants: Sequence[RequantFields | None]) -> Op: ...
+    @staticmethod
+    def pad(
+        *,
+        input: int,
+        before: Sequence[int],
+        after: Sequence[int],
+        mode: ConstantPadFields | ValuePadFields | Literal["reflect", "edge"],
+    ) -> Op: ...
+    @staticmethod
+    def rearrange(*, input: int, dims: Sequence[int], strides: Sequence[int], offset: int) -> Op: ...
+    @staticmethod
+    def gather(*, input: int, axis: int, indices: Sequence[int]) -> Op: ...
+    @staticmethod
+    def embedding(*, table: int, indices: int) -> Op: ...
+    @staticmethod
+    def resize_linear(
+        *, input: int, rows: Sequence[LinearTapFields], columns: Sequence[LinearTapFields]
+    ) -> Op: ...
+    @staticmethod
+    def insert_zeros(*, input: int, stride: Sequence[int]) -> Op: ...
+    @staticmethod
+    def select(*, condition: int, a: int, b: int) -> Op: ...
 
 # graph
 
@@ -46,7 +239,7 @@ class GraphBuilder:
     def layer(
         self,
         name: str,
-        op_json: str,
+        op: Op,
         output_name: str,
         shape: Sequence[int],
         dtype: str,

@@ -13,7 +13,6 @@ Example:
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +48,8 @@ def layer_graph(
     """The graph of a single layer, and the arrays to run it on.
 
     Args:
-        op: The operator's fields (see `tpuflow_ir::Op`), with an `Operand` wherever a tensor belongs.
+        op: As `op` the name of a function of `_core.Op`, then its arguments, with an `Operand` wherever a
+            tensor belongs.
         shape: Shape of the output.
         dtype: Element type of the output.
         zero_point: Zero point of the output tensor; no operator but those that copy codes has use for it.
@@ -79,13 +79,12 @@ def layer_graph(
                 return {key: resolved(item) for key, item in value.items()}
             case list() | tuple():
                 return [resolved(item) for item in value]
-            case np.integer():
-                return int(value)
             case _:
                 return value
 
-    fields = json.dumps(resolved(dict(op)))
-    builder.output(builder.layer("layer", fields, "y", shape, dtype, 1.0, zero_point))
+    fields = resolved(dict(op))
+    operator: _core.Op = getattr(_core.Op, fields.pop("op"))(**fields)
+    builder.output(builder.layer("layer", operator, "y", shape, dtype, 1.0, zero_point))
     return builder.finish(), inputs
 
 
@@ -93,7 +92,7 @@ def apply(op: Mapping[str, Any], *, shape: Sequence[int], dtype: str) -> NDArray
     """Computes one operator.
 
     Args:
-        op: The operator's fields, with an `Operand` wherever a tensor belongs.
+        op: The operator's name and fields, with an `Operand` wherever a tensor belongs.
         shape: Shape of the result.
         dtype: Element type of the result.
 

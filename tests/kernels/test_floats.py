@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from tpuflow._core import FinishFields
 
 TYPES = sorted(DTYPES)
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-41, 3e38, 65504.0, 6e-8, 1.0]
@@ -444,9 +445,9 @@ def test_files_keep_every_bit(tmp_path: Any) -> None:
     x = builder.input("x", [2, 2], "bfloat16")
     weights = np.array([[0.1, -0.0], [3e38, 1e-40]], ml_dtypes.bfloat16)
     b = builder.constant("w", weights)
-    finish = {"function": [{"constant": 0.1}, {"mul": [0, 1]}], "hi": "inf"}
-    op = {"op": "mat_mul", "a": x, "b": b, "epilogue": {"float": finish}}
-    builder.output(builder.layer("product", json.dumps(op), "y", [2, 2], "float16"))
+    finish: FinishFields = {"function": [{"constant": 0.1}, {"mul": [0, 1]}], "hi": np.inf}
+    op = _core.Op.mat_mul(a=x, b=b, epilogue={"float": finish})
+    builder.output(builder.layer("product", op, "y", [2, 2], "float16"))
     graph = builder.finish()
     graph.save(tmp_path / "net.tpuq")
     loaded = _core.Graph.load(tmp_path / "net.tpuq")

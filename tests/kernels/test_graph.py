@@ -10,18 +10,21 @@ import numpy as np
 import pytest
 
 from tpuflow import _core, reference
+from tpuflow._core import Op
 from tpuflow.errors import FileError, GraphError, SampleError, TpuflowError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tpuflow._core import EpilogueFields, RequantFields, WindowFields
+
 SEED = np.random.default_rng(11)
 X = SEED.integers(-128, 127, (2, 9, 9, 4), dtype=np.int8, endpoint=True)
-UNIT: dict[str, Any] = {"multiplier": [1], "shift": [0], "zero_point": 0, "lo": -128, "hi": 127}
+UNIT: RequantFields = {"multiplier": [1], "shift": [0], "zero_point": 0, "lo": -128, "hi": 127}
 
 
-def requant(multiplier: int, shift: int) -> dict[str, Any]:
-    return UNIT | {"multiplier": [multiplier], "shift": [shift]}
+def requant(multiplier: int, shift: int) -> RequantFields:
+    return {**UNIT, "multiplier": [multiplier], "shift": [shift]}
 
 
 def network() -> _core.Graph:
@@ -32,25 +35,19 @@ def network() -> _core.Graph:
     x = builder.input("x", X.shape, "int8", 0.05, -3, json.dumps(source))
     w = builder.constant("w", generator.integers(-127, 127, (6, 3, 3, 4), dtype=np.int8), [0.01] * 6)
     bias = builder.constant("bias", generator.integers(-999, 999, 6, dtype=np.int32))
-    window = {"kernel": [3, 3], "stride": [1, 1], "dilation": [1, 1], "pads": [1, 1, 1, 1]}
-    conv = {"op": "conv", "input": x, "weights": w, "bias": bias, "window": window, "groups": 1}
-    half = builder.layer(
-        "conv",
-        json.dumps(conv | {"epilogue": {"requant": requant(20, 12)}}),
-        "half",
-        [2, 9, 9, 6],
-        "int8",
-        0.1,
-    )
-    narrow = {"op": "gather", "input": half, "axis": 3, "indices": [5, 1, 0, 3]}
-    picked = builder.layer("pick", json.dumps(narrow), "picked", [2, 9, 9, 4], "int8", 0.1)
-    add = {"op": "binary", "kind": "add", "a": picked, "b": x, "ka": 5, "kb": 9, "requant": requant(3, 5)}
-    total = builder.layer("add", json.dumps(add), "sum", [2, 9, 9, 4], "int8", 0.2, nodes=["Add_7", "Relu_8"])
-    mean = {"op": "reduce", "input": total, "kind": "sum", "axes": [1, 2], "requant": requant(405, 15)}
-    pooled = builder.layer("mean", json.dumps(mean), "mean", [2, 4], "int8", 0.2)
+    window: WindowFields = {"kernel": [3, 3], "stride": [1, 1], "dilation": [1, 1], "pads": [1, 1, 1, 1]}
+    epilogue: EpilogueFields = {"requant": requant(20, 12)}
+    conv = Op.conv(input=x, weights=w, bias=bias, window=window, groups=1, epilogue=epilogue)
+    half = builder.layer("conv", conv, "half", [2, 9, 9, 6], "int8", 0.1)
+    narrow = Op.gather(input=half, axis=3, indices=[5, 1, 0, 3])
+    picked = builder.layer("pick", narrow, "picked", [2, 9, 9, 4], "int8", 0.1)
+    add = Op.binary(kind="add", a=picked, b=x, ka=5, kb=9, requant=requant(3, 5))
+    total = builder.layer("add", add, "sum", [2, 9, 9, 4], "int8", 0.2, nodes=["Add_7", "Relu_8"])
+    mean = Op.reduce(input=total, kind="sum", axes=[1, 2], requant=requant(405, 15))
+    pooled = builder.layer("mean", mean, "mean", [2, 4], "int8", 0.2)
     matrix = builder.constant("m", generator.integers(-127, 127, (4, 3), dtype=np.int8), 0.01)
-    product = {"op": "mat_mul", "a": pooled, "b": matrix, "epilogue": {"requant": requant(1, 5)}}
-    builder.output(builder.layer("classify", json.dumps(product), "logits", [2, 3], "int8", 0.3))
+    product = Op.mat_mul(a=pooled, b=matrix, epilogue={"requant": requant(1, 5)})
+    builder.output(builder.layer("classify", product, "logits", [2, 3], "int8", 0.3))
     builder.output(half)
     builder.output(half)
     return builder.finish()
@@ -161,21 +158,58 @@ def test_inputs_that_do_not_fit(inputs: Any, message: str) -> None:
         network().run(inputs)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({**UNIT, "factor": 1}, "unknown field `factor`, expected one of `multiplier`, `shift`"),
+        ({"multiplier": [1]}, "missing field `shift`"),
+        ({**UNIT, "shift": ["a"]}, 'invalid type: string "a", expected i8'),
+        ({**UNIT, "lo": 1 << 70}, "int too (big|large)"),
+        ({**UNIT, "hi": 0.5}, "invalid type: floating point `0.5`, expected i32"),
+        ({1: 2}, "'int' object"),
+        (7, "integer `7`"),
+        (None, "null"),
+    ],
+)
+def test_parts_of_operators_that_have_other_fields(wrong: Any, message: str) -> None:
+    with pytest.raises((GraphError, TypeError, OverflowError), match=message):
+        Op.rescale(input=0, requant=wrong)
+
+
+def test_operators_have_no_fields_but_their_own() -> None:
+    for fields in ({}, {"requant": UNIT}, {"input": 0, "requant": UNIT, "zero_point": 1}):
+        with pytest.raises(TypeError, match="argument"):
+            Op.rescale(**fields)
+    with pytest.raises(GraphError, match="unknown variant `dance`"):
+        Op.binary(kind="dance", a=0, b=0, ka=1, kb=1, requant=UNIT)
+
+
+def test_numbers_of_numpy_and_those_that_are_not_finite_are_taken_as_they_are() -> None:
+    def written(op: Op, dtype: str, size: int, scale: float | None = None) -> Any:
+        builder = _core.GraphBuilder("numbers")
+        builder.input("x", [1, 4], dtype, scale)
+        builder.output(builder.layer("l", op, "y", [1, size], dtype, scale))
+        return json.loads(builder.finish().layers[0].op_json)
+
+    numbers: Any = {"multiplier": [np.int64(3)], "shift": (np.int8(2),), "zero_point": np.int32(0)}
+    found = written(Op.rescale(input=0, requant={**UNIT, **numbers}), "int8", 4, 0.1)
+    assert found["requant"] == {**UNIT, "multiplier": [3], "shift": [2], "zero_point": 0}
+    filled: list[tuple[Any, Any]] = [(-np.inf, "-inf"), (np.float32(np.inf), "inf"), (np.float64(0.5), 0.5)]
+    for number, text in filled:
+        found = written(Op.pad(input=0, before=[0, 1], after=[0, 1], mode={"value": number}), "float32", 6)
+        assert found["mode"] == {"value": text}
+
+
 def test_layers_that_do_not_fit_are_named() -> None:
     builder = _core.GraphBuilder("broken")
     x = builder.input("x", [1, 4], "int8", 0.1)
     for op, message in [
-        ("{", 'layer "l": EOF while parsing'),
-        ('{"op": "dance"}', 'layer "l": unknown variant `dance`'),
-        (json.dumps({"op": "rescale", "input": 7, "requant": UNIT}), 'layer "l": operand 7 does not exist'),
+        (Op.rescale(input=7, requant=UNIT), 'layer "l": operand 7 does not exist'),
         (
-            json.dumps({"op": "rescale", "input": x, "requant": UNIT | {"multiplier": [40000]}}),
+            Op.rescale(input=x, requant={**UNIT, "multiplier": [40000]}),
             'layer "l": multiplier 40000 is outside 0..=32767',
         ),
-        (
-            json.dumps({"op": "gather", "input": x, "axis": 1, "indices": [4]}),
-            'layer "l": an index exceeds axis 1',
-        ),
+        (Op.gather(input=x, axis=1, indices=[4]), 'layer "l": an index exceeds axis 1'),
     ]:
         with pytest.raises(GraphError) as caught:
             builder.layer("l", op, "y", [1, 4], "int8", 0.1)

@@ -49,9 +49,8 @@ def test_elements_are_those_of_the_reference(
     parts = random_parts(rows, columns, block, seed, zeros=bool(zeros))
     builder = _core.GraphBuilder("packed")
     number = builder.packed_constant("w", *parts, block=block, scale=[0.1] * columns)
-    builder.output(builder.layer(  # anything that makes it a graph
-        "y", '{"op": "rearrange", "input": 0, "dims": [1], "strides": [1], "offset": 0}', "y", [1], "int8",
-    ))  # fmt: skip
+    op = _core.Op.rearrange(input=0, dims=[1], strides=[1], offset=0)  # anything that makes it a graph
+    builder.output(builder.layer("y", op, "y", [1], "int8"))
     graph = builder.finish()
     np.testing.assert_array_equal(graph.constant(number), reference.expand(*parts, block))
     found = graph.packed(number)

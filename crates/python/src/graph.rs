@@ -6,12 +6,13 @@ use std::sync::{Arc, OnceLock};
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use tpuflow_ir::{Op, Packed, Quant, Source, Tensor, TensorId};
+use tpuflow_ir::{Packed, Quant, Source, Tensor, TensorId};
 use tpuflow_kernels::Values;
 use tpuflow_simulator::{Interpreter, Keep, Tensors};
 
 use crate::arrays;
 use crate::error::Failure;
+use crate::operators::Operator;
 
 /// Rows of a block, codes, scales and zero points.
 type PackedArrays<'py> = (u32, Bound<'py, PyArray2<u8>>, Bound<'py, PyArray2<u8>>, Option<Bound<'py, PyArray2<u8>>>);
@@ -128,13 +129,13 @@ impl GraphBuilder {
         Ok(self.0.constant(tensor).map_err(Failure::from)?.0)
     }
 
-    /// Adds a layer and its output tensor, whose number is returned. `op_json`: `{"op": name, ...}`.
-    #[pyo3(signature = (name, op_json, output_name, shape, dtype, scale=None, zero_point=0, source_json=None, nodes=vec![]))]
+    /// Adds a layer and its output tensor, whose number is returned.
+    #[pyo3(signature = (name, op, output_name, shape, dtype, scale=None, zero_point=0, source_json=None, nodes=vec![]))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
     fn layer(
         &mut self,
         name: &str,
-        op_json: &str,
+        op: &Operator,
         output_name: String,
         shape: Vec<usize>,
         dtype: &str,
@@ -143,12 +144,10 @@ impl GraphBuilder {
         source_json: Option<&str>,
         nodes: Vec<String>,
     ) -> PyResult<u32> {
-        let fail = |error: serde_json::Error| Failure::graph(format!("layer \"{name}\": {error}"));
-        let op: Op = serde_json::from_str(op_json).map_err(fail)?;
         let source = source(&output_name, source_json)?;
         let (dtype, quant) = (arrays::dtype(dtype)?, quant(scale, zero_point));
         let output = Tensor { name: output_name, shape, dtype, quant, source, constant: None, packed: None };
-        Ok(self.0.layer(name, op, output, nodes).map_err(Failure::from)?.0)
+        Ok(self.0.layer(name, op.0.clone(), output, nodes).map_err(Failure::from)?.0)
     }
 
     /// Marks a tensor as output.

@@ -6,6 +6,7 @@ mod check;
 mod error;
 mod graph;
 mod kernels;
+mod operators;
 mod runtime;
 mod scheduler;
 mod simulator;
@@ -23,6 +24,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(set_memory_limit, module)?)?;
     graph::register(module)?;
     kernels::register(module)?;
+    operators::register(module)?;
     runtime::register(module)?;
     scheduler::register(module)?;
     simulator::register(module)?;

@@ -2,12 +2,12 @@
 
     graph = lower(model, ranges, config)
 
-The way through this package: `plan` decides which nodes become one layer; `walk` goes through them, and
-`lowering` holds every value as a `view` of a stored tensor (`layout`); `registry` finds the function in
-`ops/` that emits an operator's layer; `grids` chooses what a value is quantised on and `scheme` turns ranges
-and arrays into scales and codes, `sums` those of linear layers, `tables` samples functions, `fixed_point`
-makes multipliers; `settings` says which configuration holds where. New operators join in `ops/`, new grids
-and modes in `scheme`.
+`plan` groups nodes into layers; `walk` visits them, and `lowering` represents every value as a `view` of a
+stored tensor (`layout`); `registry` finds the function in `ops/` that emits an operator's layer, as an `Op`
+of the graph (`operators`); `grids` chooses scales and zero points, `scheme` quantises arrays, `sums`
+weights and biases of linear layers; `tables` samples functions, `fixed_point` computes multipliers;
+`settings` looks up the configuration of a layer. New operators are added to `ops/`, new quantisation modes
+to `scheme`.
 """
 
 from __future__ import annotations

@@ -20,9 +20,11 @@ from tpuflow.lowering.nodes import attribute, constant
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from tpuflow.lowering.operators import StepFields
+
 __all__ = ["EXPRESSIONS", "Expression", "Program", "program"]
 
-Program = list[dict[str, object]]
+Program = list["StepFields"]
 """The form the graph takes."""
 
 
@@ -47,7 +49,7 @@ class Symbol:
         """A number as a value of the same program."""
         return value if isinstance(value, Symbol) else self._added({"constant": float(value)})
 
-    def _added(self, step: dict[str, object]) -> Symbol:
+    def _added(self, step: StepFields) -> Symbol:
         if step not in self.steps:
             self.steps.append(step)
         return Symbol(self.steps, self.steps.index(step) + 1)

@@ -9,8 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from tpuflow.lowering.operators import RequantFields
 
 __all__ = [
     "MULTIPLIER_BITS",
@@ -145,7 +149,7 @@ class Requant:
             pairs = _with_one_shift(factors, bits, max_shift)
         return cls(tuple(m for m, _ in pairs), tuple(n for _, n in pairs), zero_point, lo, hi)
 
-    def fields(self) -> dict[str, object]:
+    def fields(self) -> RequantFields:
         """The form the graph takes."""
         return {
             "multiplier": list(self.multiplier),

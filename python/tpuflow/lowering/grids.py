@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -28,6 +28,7 @@ from tpuflow.lowering.settings import GRID, OF_CODES, RANGE, SCALE
 if TYPE_CHECKING:
     from tpuflow.calibration import Range
     from tpuflow.config import QuantizeConfig
+    from tpuflow.lowering.operators import FinishFields
     from tpuflow.lowering.settings import Settings
 
 __all__ = [
@@ -383,13 +384,18 @@ def is_number(value: ir.Value) -> bool:
     return value.dtype is not None and value.dtype.is_floating_point()
 
 
-def float_clamp(activation: ir.Node | None) -> dict[str, Any]:
+def float_clamp(activation: ir.Node | None) -> FinishFields:
     """The bounds of Relu, Clip or nothing, as the finish of a float operator holds them."""
     if activation is None or activation.op_type not in CLAMPS:
         return {}
     low, high = (float(np.float32(bound)) for bound in bounds(activation))
     low = min(low, high)  # as ONNX has it
-    return {name: bound for name, bound in (("lo", low), ("hi", high)) if math.isfinite(bound)}
+    finish: FinishFields = {}
+    if math.isfinite(low):
+        finish["lo"] = low
+    if math.isfinite(high):
+        finish["hi"] = high
+    return finish
 
 
 def clamp(activation: ir.Node | None, quant: Quant) -> tuple[int, int]:

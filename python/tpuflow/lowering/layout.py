@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpuflow.lowering.nodes import attribute, shape_of
+from tpuflow.lowering.operators import Op
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError
 from tpuflow.lowering.scheme import Quant
 from tpuflow.lowering.view import View
@@ -53,16 +54,15 @@ class StoredValue:
         return math.prod(self.shape)
 
 
-def rearrangement(stored: StoredValue, order: Sequence[int]) -> dict[str, Any]:
+def rearrangement(stored: StoredValue, order: Sequence[int]) -> Op:
     """The operator that writes a value out densely in an axis order."""
     loops = stored.view.transpose(order).loops or ((1, 1),)
-    return {
-        "op": "rearrange",
-        "input": stored.tensor,
-        "dims": [extent for extent, _ in loops],
-        "strides": [stride for _, stride in loops],
-        "offset": stored.view.offset,
-    }
+    return Op.rearrange(
+        input=stored.tensor,
+        dims=[extent for extent, _ in loops],
+        strides=[stride for _, stride in loops],
+        offset=stored.view.offset,
+    )
 
 
 def natural_order(view: View) -> Shape:

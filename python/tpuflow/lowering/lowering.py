@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,7 @@ from tpuflow.lowering.grids import (
 )
 from tpuflow.lowering.layout import Shape, StoredValue, input_order, natural_order, rearrangement
 from tpuflow.lowering.nodes import is_constant, shape_of, sole_user
+from tpuflow.lowering.operators import Op
 from tpuflow.lowering.plan import Step, plan
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError
 from tpuflow.lowering.scheme import Quant
@@ -55,6 +56,7 @@ from tpuflow.lowering.view import View
 if TYPE_CHECKING:
     from tpuflow.calibration import Means, Range
     from tpuflow.config import Config, QuantizeConfig
+    from tpuflow.lowering.operators import FloatFields, RequantFields, TableFields
     from tpuflow.lowering.packed import Packed
 
 __all__ = ["Graph", "Layer", "Lowering", "Tensor"]
@@ -215,17 +217,17 @@ class Lowering:
             self._requantized[key] = self.layer(name, op, value, stored.shape, stored.view, quant, [])
         return self._requantized[key]
 
-    def _conversion(self, stored: StoredValue, quant: Quant) -> dict[str, Any]:
+    def _conversion(self, stored: StoredValue, quant: Quant) -> Op:
         """The operator that gives a tensor another scale or type."""
         source = stored.grid
         if source.is_float and not quant.is_float:
-            op: dict[str, Any] = {"op": "quantize", "input": stored.tensor}
-            return op | {name: getattr(quant, name) for name in ("scale", "zero_point", "lo", "hi")}
+            scale, zero_point, lo, hi = quant.scale, quant.zero_point, quant.lo, quant.hi
+            return Op.quantize(input=stored.tensor, scale=scale, zero_point=zero_point, lo=lo, hi=hi)
         if quant.is_float and not source.is_float:
-            return {"op": "dequantize", "input": stored.tensor, "scale": source.scale, "finish": {}}
+            return Op.dequantize(input=stored.tensor, scale=source.scale, finish={})
         wide = source.dtype == "int16"
         requant = self.rounding([source.scale / quant.scale], quant, wide=wide)
-        return {"op": "rescale", "input": stored.tensor, "requant": requant}
+        return Op.rescale(input=stored.tensor, requant=requant)
 
     # Emission.
 
@@ -246,7 +248,7 @@ class Lowering:
 
     def rounding(
         self, factors: Sequence[float], quant: Quant, activation: ir.Node | None = None, *, wide: bool
-    ) -> dict[str, Any]:
+    ) -> RequantFields | FloatFields:
         """How results of scale `factors * quant.scale` become elements, in the form the graph takes.
 
         Floats need no factors: there it is the activation's clamp alone.
@@ -304,22 +306,38 @@ class Lowering:
             scale=list(packed.columns),
         )
 
-    def function(self, step: Step, node: ir.Node, source: Quant, target: Quant) -> dict[str, Any]:
+    def function(self, step: Step, node: ir.Node, source: Quant, target: Quant) -> TableFields | FloatFields:
         """A node's function from `source` to `target`: a table of codes, a program of floats.
 
         Raises:
             UnsupportedNodeError: If it has no such form.
         """
-        known: Mapping[str, Any] = EXPRESSIONS if target.is_float else FUNCTIONS
-        if node.op_type not in known:
-            raise UnsupportedNodeError(f"function has no form in {target.dtype}")
-        own, shift = known[node.op_type](node), step.shift
-        function = (lambda x: own(x) + shift) if shift else own
         if target.is_float:
-            return {"float": {"function": program(function)}}
+            return self.float_function(step, node, target)
+        return self.code_function(step, node, source, target)
+
+    def float_function(self, step: Step, node: ir.Node, target: Quant) -> FloatFields:
+        """A node's function as a program of floats.
+
+        Raises:
+            UnsupportedNodeError: If it has no such form.
+        """
+        if node.op_type not in EXPRESSIONS:
+            raise UnsupportedNodeError(f"function has no form in {target.dtype}")
+        return {"float": {"function": program(_shifted(EXPRESSIONS[node.op_type](node), step.shift))}}
+
+    def code_function(self, step: Step, node: ir.Node, source: Quant, target: Quant) -> TableFields:
+        """A node's function as a table of codes.
+
+        Raises:
+            UnsupportedNodeError: If it has no such form.
+        """
+        if node.op_type not in FUNCTIONS:
+            raise UnsupportedNodeError(f"function has no form in {target.dtype}")
+        function = _shifted(FUNCTIONS[node.op_type](node), step.shift)
         return self.table(step, SampledFunction(function, source, target, PERIODS.get(node.op_type)))
 
-    def table(self, step: Step, sampled: SampledFunction) -> dict[str, Any]:
+    def table(self, step: Step, sampled: SampledFunction) -> TableFields:
         """Samples a function into a constant; the form the graph takes."""
         target = sampled.target
         if sampled.source.dtype == "int16":
@@ -328,9 +346,7 @@ class Lowering:
         index = self.constant(f"{step.output.name}/table", entries)
         return {"entries": index, "lo": target.lo, "hi": target.hi}
 
-    def emit(
-        self, step: Step, op: Mapping[str, Any], shape: Shape, view: View, quant: Quant | None
-    ) -> StoredValue:
+    def emit(self, step: Step, op: Op, shape: Shape, view: View, quant: Quant | None) -> StoredValue:
         """Adds the layer of a step and keeps its output."""
         names = [node.name for node in step.nodes if node.name]
         name = names[-1] if names else step.output.name or "layer"
@@ -341,7 +357,7 @@ class Lowering:
     def layer(
         self,
         name: str,
-        op: Mapping[str, Any],
+        op: Op,
         value: ir.Value,
         shape: Shape,
         view: View,
@@ -356,19 +372,17 @@ class Lowering:
         tensor, source = self._tensor(shape, found, quant)
         tensor_name = (source or value.name or name) if nodes else name
         index = self.builder.layer(
-            self.unique(name, "layer"), json.dumps(op), self.unique(tensor_name), nodes=list(nodes), **tensor
+            self.unique(name, "layer"), op, self.unique(tensor_name), nodes=list(nodes), **tensor
         )
         if source is not None:
             self._sources[index] = source
         return StoredValue(index, tuple(shape), view, quant)
 
-    def hidden_layer(
-        self, name: str, op: Mapping[str, Any], shape: Shape, quant: Quant, nodes: Sequence[str] = ()
-    ) -> int:
+    def hidden_layer(self, name: str, op: Op, shape: Shape, quant: Quant, nodes: Sequence[str] = ()) -> int:
         """Adds a layer whose output is no value of the model; returns the tensor."""
         return self.builder.layer(
             self.unique(name, "layer"),
-            json.dumps(op),
+            op,
             self.unique(name),
             list(shape),
             quant.dtype,
@@ -508,3 +522,8 @@ def _by_index(
             f"where the tensor has {extents[axis]}: calibrate anew"
         )
     return np.array(found.values, np.float64)
+
+
+def _shifted(function: Callable[[Any], Any], shift: float) -> Callable[[Any], Any]:
+    """A function with a constant added to its results."""
+    return (lambda x: function(x) + shift) if shift else function

@@ -22,6 +22,7 @@ from tpuflow.config import ConfigError
 from tpuflow.errors import RangesError
 from tpuflow.lowering import scheme
 from tpuflow.lowering.blocks import in_blocks
+from tpuflow.lowering.grids import float_clamp
 from tpuflow.lowering.layout import StoredValue
 from tpuflow.lowering.nodes import given
 from tpuflow.lowering.packed import Packed, pack, packed_codes
@@ -33,12 +34,14 @@ from tpuflow.lowering.weight_reach import weight_reach
 if TYPE_CHECKING:
     from tpuflow.config import QuantizeConfig
     from tpuflow.lowering.lowering import Lowering
+    from tpuflow.lowering.operators import EpilogueFields, FloatFields, RequantFields
     from tpuflow.lowering.plan import Step
 
 __all__ = [
     "Array",
     "Codes",
     "Linear",
+    "LinearParameters",
     "Sums",
     "Weights",
     "bits_before_bias",
@@ -60,7 +63,7 @@ class Linear:
 
     weights: int
     bias: int
-    epilogue: dict[str, Any]
+    epilogue: EpilogueFields | FloatFields
     target: Quant
 
 
@@ -112,78 +115,72 @@ class Sums:
         return Linear(kept, bias, twice_rounded(finish, self.before), self.target)
 
 
-def epilogue(context: Lowering, step: Step, factors: Array, target: Quant, *, wide: bool) -> dict[str, Any]:
+def epilogue(
+    context: Lowering, step: Step, factors: Array, target: Quant, *, wide: bool
+) -> EpilogueFields | FloatFields:
     """Requantisation of sums of scale `factors` (one or per channel), to the output or through a table."""
     activation = step.activation
     if activation is None or activation.op_type in CLAMPS:
-        rounding = context.rounding(list(factors / target.scale), target, activation, wide=wide)
-        return rounding if target.is_float else {"requant": rounding}
+        if target.is_float:
+            return {"float": float_clamp(activation)}
+        return {
+            "requant": context.requant(list(factors / target.scale), target, activation, wide=wide).fields()
+        }
     if target.is_float:
-        return context.function(step, activation, target, target)
+        return context.float_function(step, activation, target)
     middle = context.grids.intermediate(step)
     requant = context.requant(list(factors / middle.scale), middle, wide=wide)
-    table = context.function(step, activation, middle, target)
+    table = context.code_function(step, activation, middle, target)
     return {"requant": requant.fields(), "table": table}
+
+
+@dataclass(frozen=True)
+class LinearParameters:
+    """Weights and bias of a linear operator as the model has them.
+
+    Attributes:
+        weights: Output channels along `axis`.
+        axis: Of the output channels.
+        bias: One per channel.
+        stated: Where the model states the weights as integers, their scales, one per channel; they are kept.
+        steps: Where it states them in blocks, one scale for each.
+        is_matrix: Right operand of a product, of two axes: may be of 4 bits in blocks.
+        mean: Broadcasts to the weights: the average of what each of them is multiplied with. Biases take back
+            what the rounding of weights adds on average.
+    """
+
+    weights: Weights
+    axis: int
+    bias: Array
+    stated: Array | None = None
+    steps: npt.NDArray[Any] | None = None
+    is_matrix: bool = False
+    mean: Array | None = None
 
 
 def linear(
     context: Lowering,
     step: Step,
     stored: StoredValue,
-    weights: Weights,
-    axis: int,
-    bias: Array,
+    real: LinearParameters,
     name: str,
     arrange: Callable[[Any], Codes | Weights] = lambda codes: codes,
-    *,
-    stated: Array | None = None,
-    steps: npt.NDArray[Any] | None = None,
-    is_matrix: bool = False,
-    mean: Array | None = None,
 ) -> Linear:
     """Quantises weights and bias of a step, as `sums` does, and puts them into the graph.
 
     `arrange` puts the codes, which are smaller than the weights, in the order the operator takes.
     """
-    made = sums(
-        context,
-        step,
-        stored,
-        weights,
-        axis,
-        bias,
-        stated=stated,
-        steps=steps,
-        is_matrix=is_matrix,
-        mean=mean,
-    )
+    made = sums(context, step, stored, real)
     return made.constants(context, step, name, arrange(made.weights))
 
 
-def sums(
-    context: Lowering,
-    step: Step,
-    stored: StoredValue,
-    weights: Weights,
-    axis: int,
-    bias: Array,
-    *,
-    stated: Array | None = None,
-    steps: npt.NDArray[Any] | None = None,
-    is_matrix: bool = False,
-    mean: Array | None = None,
-) -> Sums:
-    """Quantises weights (output channels along `axis`) and bias (one per channel) of a step.
-
-    Where the model states the weights as integers, `stated` holds their scales, one per channel, and they are
-    kept; with blocks, `steps` holds one scale for each. Weights of 4 bits in blocks are those of the right
-    operand of a product, of two axes: `is_matrix`. `mean`, which broadcasts to the weights, is the average of
-    what each of them is multiplied with: biases take back what the rounding of weights adds on average.
-    """
+def sums(context: Lowering, step: Step, stored: StoredValue, real: LinearParameters) -> Sums:
+    """Quantises weights and bias of a step."""
     config = context.config(step)
     target = context.grids.target(step)
+    bias = real.bias
     if target.is_float:
-        shown = stored.grid.codes(_of_codes(context, step, weights, axis, config))
+        shown = stored.grid.codes(_of_codes(context, step, real.weights, real.axis, config))
         return Sums(
             shown, None, 0, bias.astype(np.float32), stored.grid, np.ones(1), None, wide=False, target=target
         )
@@ -191,13 +188,13 @@ def sums(
     error = context.error(step.output, 1 if step.node.op_type == "Conv" else -1)
     if error is not None and config.bias_correction:
         bias = bias - error
-    dtype: scheme.DType = (
-        config.dtype if config.weight_bits is None else "int8" if config.weight_bits <= 8 else "int16"
+    by_block = real.is_matrix and (config.per_block or packed_codes(real.weights, real.steps) is not None)
+    dtype: scheme.DType = config.dtype
+    if by_block or config.weight_bits is not None:
+        dtype = "int8" if by_block or (config.weight_bits or 8) <= 8 else "int16"
+    by_channel = (
+        config.weight_mode == "asymmetric" and config.per_channel and real.stated is None and not by_block
     )
-    by_block = is_matrix and (config.per_block or packed_codes(weights, steps) is not None)
-    if by_block:
-        dtype = "int8"
-    by_channel = config.weight_mode == "asymmetric" and config.per_channel and stated is None and not by_block
     if by_channel:
         _check_channels(step, config)
         dtype = "int16"
@@ -205,41 +202,20 @@ def sums(
     fused = step.activation is not None and step.activation.op_type not in CLAMPS
     end = context.grids.intermediate(step) if fused else target
 
-    bias_bits = _bias_bits(context, step, wide=wide)
-    largest = float(1 << (bias_bits - 1)) - 1.0
+    largest = float(1 << (_bias_bits(context, step, wide=wide) - 1)) - 1.0
     fraction = math.ldexp(end.scale, (15 if wide else 14) - (47 if wide else 31))
     floor = np.maximum(np.abs(bias) / (largest / 2), fraction) / stored.grid.scale
-    per_channel = config.per_channel or stated is not None
-    zero = 0
-    packed = _packed(context, step, weights, steps, floor) if by_block else None
-    if packed is not None:
-        codes, scales = packed.elements(), packed.columns
-    elif by_channel:
-        codes, scales = scheme.asymmetric_channels(
-            weights, axis, floor, config.weight_bits or 8, power_of_two=config.power_of_two
-        )
-    elif config.weight_mode == "asymmetric" and stated is None:
-        _check_asymmetric(step, config)
-        codes, scales, zero = scheme.asymmetric_weights(
-            weights, dtype, float(floor.max()), width=config.weight_bits, power_of_two=config.power_of_two
-        )
-    else:
-        codes, scales = scheme.weights(
-            weights,
-            axis if per_channel else None,
-            dtype,
-            config.weight_mode,
-            floor if per_channel else floor.max(),
-            stated,
-            width=config.weight_bits,
-            power_of_two=config.power_of_two,
-            reach=_reach(context, step, weights, axis if per_channel else None, config),
-        )
+    packed = _packed(context, step, real.weights, real.steps, floor) if by_block else None
+    codes, scales, zero = (
+        (packed.elements(), packed.columns, 0)
+        if packed is not None
+        else _weight_codes(context, step, real, dtype, floor, by_channel=by_channel)
+    )
     if config.weight_clusters is not None:
         codes = _clustered(step, codes, config.weight_clusters, packed)
-    if mean is not None and config.bias_correction:
+    if real.mean is not None and config.bias_correction:
         about = codes if zero == 0 else codes.astype(np.int32) - zero
-        bias = bias - scheme.mean_error(weights, about, scales, axis, mean)
+        bias = bias - scheme.mean_error(real.weights, about, scales, real.axis, real.mean)
     factors = stored.grid.scale * scales
     biases = scheme.codes(bias, factors, 0, -int(largest) - 1, int(largest), "int64" if wide else "int32")
     if config.bias_effective_bits is not None:
@@ -260,6 +236,49 @@ def sums(
         target=target,
         packed=packed,
     )
+
+
+def _weight_codes(
+    context: Lowering,
+    step: Step,
+    real: LinearParameters,
+    dtype: scheme.DType,
+    floor: Array,
+    *,
+    by_channel: bool,
+) -> tuple[Codes, Array, int]:
+    """Codes, scales and zero point of weights that are not packed, with no scale below `floor`.
+
+    Zero points by channel are taken off the codes.
+    """
+    config = context.config(step)
+    if by_channel:
+        width = config.weight_bits or 8
+        return *scheme.asymmetric_channels(
+            real.weights, real.axis, floor, width, power_of_two=config.power_of_two
+        ), 0
+    if config.weight_mode == "asymmetric" and real.stated is None:
+        _check_asymmetric(step, config)
+        return scheme.asymmetric_weights(
+            real.weights,
+            dtype,
+            float(floor.max()),
+            width=config.weight_bits,
+            power_of_two=config.power_of_two,
+        )
+    axis = real.axis if config.per_channel or real.stated is not None else None
+    codes, scales = scheme.weights(
+        real.weights,
+        axis,
+        dtype,
+        config.weight_mode,
+        floor if axis is not None else floor.max(),
+        real.stated,
+        width=config.weight_bits,
+        power_of_two=config.power_of_two,
+        reach=_reach(context, step, real.weights, axis, config),
+    )
+    return codes, scales, 0
 
 
 def _packed(
@@ -319,13 +338,13 @@ def bits_before_bias(context: Lowering, step: Step, factors: Array, scale: float
     return max(0, shifts.pop() - remain)
 
 
-def twice_rounded(finish: dict[str, Any], before: int | None) -> dict[str, Any]:
+def twice_rounded(finish: EpilogueFields | FloatFields, before: int | None) -> EpilogueFields | FloatFields:
     """An epilogue with so many bits of its shift before the biases."""
-    if before is None:
+    if before is None or "float" in finish:
         return finish
     requant = finish["requant"]
-    left = requant | {"shift": [shift - before for shift in requant["shift"]]}
-    return {"first_shift": before, **finish, "requant": left}
+    left: RequantFields = {**requant, "shift": [shift - before for shift in requant["shift"]]}
+    return {**finish, "first_shift": before, "requant": left}
 
 
 def _reach(

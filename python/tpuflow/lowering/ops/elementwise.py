@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from tpuflow.lowering.fixed_point import saturating
 from tpuflow.lowering.grids import FURTHER
 from tpuflow.lowering.layout import StoredValue, natural_order
 from tpuflow.lowering.nodes import float_constant, is_constant, shape_of
+from tpuflow.lowering.operators import Op
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
 from tpuflow.lowering.view import View
 
@@ -83,15 +84,14 @@ def binary(context: Lowering, step: Step) -> None:
         ka, kb, factor = alignment(a.grid.scale, b.grid.scale, target.scale)
     if kind != "div":  # whose quotients are no whole numbers
         factor = saturating(factor)
-    op = {
-        "op": "binary",
-        "kind": kind,
-        "a": a.tensor,
-        "b": b.tensor,
-        "ka": ka,
-        "kb": kb,
-        "requant": context.rounding([factor], target, step.activation, wide=wide),
-    }
+    op = Op.binary(
+        kind=kind,
+        a=a.tensor,
+        b=b.tensor,
+        ka=ka,
+        kb=kb,
+        requant=context.rounding([factor], target, step.activation, wide=wide),
+    )
     context.emit(step, op, shape, view, target)
 
 
@@ -125,7 +125,7 @@ def _scaled(context: Lowering, step: Step) -> bool:
     stored = context.whole(value)
     ratio = saturating(stored.grid.scale * factor / target.scale)
     requant = context.requant([ratio], target, step.activation, wide=grid.dtype == "int16")
-    op = {"op": "rescale", "input": stored.tensor, "requant": requant.fields()}
+    op = Op.rescale(input=stored.tensor, requant=requant.fields())
     context.emit(step, op, stored.shape, stored.view, target)
     return True
 
@@ -286,10 +286,5 @@ def select(context: Lowering, step: Step) -> None:
         chosen = context.truths(node.inputs[0], order, out)
     else:
         raise UnsupportedNodeError("the condition is left out", "condition")
-    op: dict[str, Any] = {
-        "op": "select",
-        "condition": chosen,
-        "a": choices[0],
-        "b": choices[1],
-    }
+    op = Op.select(condition=chosen, a=choices[0], b=choices[1])
     context.emit(step, op, shape, view, target)

@@ -9,6 +9,7 @@ from tpuflow.lowering import scheme
 from tpuflow.lowering.grids import grid_of
 from tpuflow.lowering.layout import natural_order
 from tpuflow.lowering.nodes import attribute, constant, float_constant, is_constant, shape_of
+from tpuflow.lowering.operators import Op
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
 from tpuflow.lowering.settings import GRID, SCALE
 from tpuflow.lowering.view import View
@@ -42,7 +43,7 @@ def gather(context: Lowering, step: Step) -> None:
     stored = context.arranged(value, order)
     place = order.index(axis)
     shape = (*stored.shape[:place], len(picked), *stored.shape[place + 1 :])
-    op = {"op": "gather", "input": stored.tensor, "axis": place, "indices": picked}
+    op = Op.gather(input=stored.tensor, axis=place, indices=picked)
     gathered = [len(picked) if a == axis else extent for a, extent in enumerate(extents)]
     view = View.dense(gathered, order).reshape(shape_of(step.output))
     if view is None:
@@ -70,10 +71,8 @@ def _embedding(context: Lowering, step: Step) -> None:
     if stored.quant is not None:
         raise UnsupportedNodeError("indices must be integers", "indices")
     name = node.inputs[0].name if node.inputs[0] is not None else None
-    op = {
-        "op": "embedding",
-        "table": context.constant(name or "table", quant.codes(table), quant),
-        "indices": stored.tensor,
-    }
+    op = Op.embedding(
+        table=context.constant(name or "table", quant.codes(table), quant), indices=stored.tensor
+    )
     shape = shape_of(step.output)
     context.emit(step, op, shape, View.dense(shape), quant)

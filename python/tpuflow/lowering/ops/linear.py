@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -18,15 +18,26 @@ from tpuflow.frontend.values import steps_of
 from tpuflow.lowering import scheme
 from tpuflow.lowering.layout import StoredValue
 from tpuflow.lowering.nodes import attribute, constant, float_constant, given, is_constant, shape_of
+from tpuflow.lowering.operators import Op
 from tpuflow.lowering.plan import CLAMPS
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
-from tpuflow.lowering.sums import Array, Codes, Weights, bits_before_bias, epilogue, linear, twice_rounded
+from tpuflow.lowering.sums import (
+    Array,
+    Codes,
+    LinearParameters,
+    Weights,
+    bits_before_bias,
+    epilogue,
+    linear,
+    twice_rounded,
+)
 from tpuflow.lowering.view import View
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from tpuflow.lowering.lowering import Lowering
+    from tpuflow.lowering.operators import WindowFields
     from tpuflow.lowering.plan import Step
 
 
@@ -68,7 +79,7 @@ def weights_and_bias(step: Step, channels: int) -> tuple[Weights, Array]:
 
 def window(
     kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], pads: Sequence[int]
-) -> dict[str, Any]:
+) -> WindowFields:
     """A window as the graph takes it."""
     return {"kernel": list(kernel), "stride": list(stride), "dilation": list(dilation), "pads": list(pads)}
 
@@ -88,21 +99,21 @@ def convolution(context: Lowering, step: Step) -> None:
     if mean is not None:  # [o, 1, 1, c / groups], as the channels of a group meet its kernels
         groups = attribute(node, "group", 1)
         mean = np.repeat(mean.reshape(groups, -1), channels // groups, axis=0)[:, np.newaxis, np.newaxis]
-    constants = linear(context, step, stored, kernel, 0, bias, weight_name(step), stated=stated, mean=mean)
-    op = {
-        "op": "conv",
-        "input": stored.tensor,
-        "weights": constants.weights,
-        "bias": constants.bias,
-        "window": window(
+    real = LinearParameters(kernel, 0, bias, stated, mean=mean)
+    constants = linear(context, step, stored, real, weight_name(step))
+    op = Op.conv(
+        input=stored.tensor,
+        weights=constants.weights,
+        bias=constants.bias,
+        window=window(
             weights.shape[2:],
             attribute(node, "strides", (1, 1)),
             attribute(node, "dilations", (1, 1)),
             attribute(node, "pads", (0, 0, 0, 0)),
         ),
-        "groups": attribute(node, "group", 1),
-        "epilogue": constants.epilogue,
-    }
+        groups=attribute(node, "group", 1),
+        epilogue=constants.epilogue,
+    )
     view = View.dense((n, channels, height, width), (0, 2, 3, 1))
     context.emit(step, op, (n, height, width, channels), view, constants.target)
 
@@ -159,26 +170,17 @@ def _constant_right(context: Lowering, step: Step) -> None:
         view = View.dense(shape)
     stated = stated_scales(step.node.inputs[1], -1)
     mean = context.mean(value, -1) if weights.ndim == 2 else None
-    constants = linear(
-        context,
-        step,
-        stored,
+    real = LinearParameters(
         weights,
         weights.ndim - 1,
         bias,
-        weight_name(step),
-        stated=stated,
+        stated,
         steps=steps_of(step.node.inputs[1]) if stated is None and weights.ndim == 2 else None,
         is_matrix=weights.ndim == 2,
         mean=None if mean is None else mean[:, np.newaxis],
     )
-    op = {
-        "op": "mat_mul",
-        "a": stored.tensor,
-        "b": constants.weights,
-        "bias": constants.bias,
-        "epilogue": constants.epilogue,
-    }
+    constants = linear(context, step, stored, real, weight_name(step))
+    op = Op.mat_mul(a=stored.tensor, b=constants.weights, bias=constants.bias, epilogue=constants.epilogue)
     context.emit(step, op, shape, view, constants.target)
 
 
@@ -220,18 +222,16 @@ def _as_convolution(
     stated = stated_scales(step.node.inputs[1], -1)
     mean = context.mean(context.operand(step.node, 0), -1)
     mean = None if mean is None else mean[:, np.newaxis]
-    constants = linear(
-        context, step, stored, weights, 1, bias, weight_name(step), as_kernel, stated=stated, mean=mean
+    real = LinearParameters(weights, 1, bias, stated, mean=mean)
+    constants = linear(context, step, stored, real, weight_name(step), as_kernel)
+    op = Op.conv(
+        input=stored.tensor,
+        weights=constants.weights,
+        bias=constants.bias,
+        window=window((h, w), (1, 1), (1, 1), (0, 0, 0, 0)),
+        groups=1,
+        epilogue=constants.epilogue,
     )
-    op = {
-        "op": "conv",
-        "input": stored.tensor,
-        "weights": constants.weights,
-        "bias": constants.bias,
-        "window": window((h, w), (1, 1), (1, 1), (0, 0, 0, 0)),
-        "groups": 1,
-        "epilogue": constants.epilogue,
-    }
     view = View(
         (
             *(tuple((e, s // (h * w * c) * columns) for e, s in axis) for axis in stored.view.axes[:-1]),
@@ -259,15 +259,10 @@ def _constant_left(context: Lowering, step: Step) -> None:
     stored = _expanded(context, value, shape_of(step.node.outputs[0])[:-2], (*lead, rank - 1, rank - 2))
     name = (step.node.inputs[0].name if step.node.inputs[0] else None) or f"{step.output.name}/weights"
     stated = stated_scales(step.node.inputs[0], -2)
-    constants = linear(context, step, stored, matrix, matrix.ndim - 1, np.zeros(rows), name, stated=stated)
+    real = LinearParameters(matrix, matrix.ndim - 1, np.zeros(rows), stated)
+    constants = linear(context, step, stored, real, name)
     shape = (*stored.shape[:-1], rows)
-    op = {
-        "op": "mat_mul",
-        "a": stored.tensor,
-        "b": constants.weights,
-        "bias": constants.bias,
-        "epilogue": constants.epilogue,
-    }
+    op = Op.mat_mul(a=stored.tensor, b=constants.weights, bias=constants.bias, epilogue=constants.epilogue)
     view = View.dense(shape).transpose((*lead, rank - 1, rank - 2))
     context.emit(step, op, shape, view, constants.target)
 
@@ -297,6 +292,6 @@ def _both_computed(context: Lowering, step: Step) -> None:
         fused = step.activation is not None and step.activation.op_type not in CLAMPS
         end = context.grids.intermediate(step) if fused else target
         finish = twice_rounded(finish, bits_before_bias(context, step, factor, end.scale))
-    op = {"op": "mat_mul", "a": a.tensor, "b": b.tensor, "epilogue": finish}
+    op = Op.mat_mul(a=a.tensor, b=b.tensor, epilogue=finish)
     shape = (*lead, a.shape[-2], b.shape[-1])
     context.emit(step, op, shape, View.dense(shape), target)

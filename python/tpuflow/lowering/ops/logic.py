@@ -7,7 +7,7 @@ larger their disjunction, and what equals 0 is the negation.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,12 +15,14 @@ from tpuflow.lowering.fixed_point import Requant
 from tpuflow.lowering.grids import TRUTH
 from tpuflow.lowering.layout import natural_order
 from tpuflow.lowering.nodes import constant, is_constant, shape_of
+from tpuflow.lowering.operators import Op
 from tpuflow.lowering.ops.elementwise import alignment, laid_out, placed_operands
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
 from tpuflow.lowering.view import View
 
 if TYPE_CHECKING:
     from tpuflow.lowering.lowering import Lowering
+    from tpuflow.lowering.operators import FloatFields, RequantFields
     from tpuflow.lowering.plan import Step
 
 KINDS = {"Less": "less", "LessOrEqual": "less_or_equal", "Equal": "equal"}
@@ -32,19 +34,13 @@ AS_IT_IS = Requant((1,), (0,), 0, 0, 1).fields()
 def comparison(context: Lowering, step: Step) -> None:
     """1 where it holds, else 0."""
     a, b, shape, view = placed_operands(context, step, slack=0.5)
-    op: dict[str, Any] = {
-        "op": "binary",
-        "kind": KINDS[step.node.op_type],
-        "a": a.tensor,
-        "b": b.tensor,
-        "ka": 1,
-        "kb": 1,
-    }
-    if a.grid.is_float:
-        op["requant"] = {"float": {}}
-    else:
-        op["ka"], op["kb"], _ = alignment(a.grid.scale, b.grid.scale, 1.0)
-        op["requant"] = AS_IT_IS
+    ka = kb = 1
+    requant: RequantFields | FloatFields = {"float": {}}
+    if not a.grid.is_float:
+        ka, kb, _ = alignment(a.grid.scale, b.grid.scale, 1.0)
+        requant = AS_IT_IS
+    kind = KINDS[step.node.op_type]
+    op = Op.binary(kind=kind, a=a.tensor, b=b.tensor, ka=ka, kb=kb, requant=requant)
     context.emit(step, op, shape, view, TRUTH)
 
 
@@ -70,15 +66,14 @@ def connective(context: Lowering, step: Step) -> None:
                 value.name or "truth", laid_out(array.astype(np.float64), shape, view).astype(np.int8), TRUTH
             )
         )
-    op = {
-        "op": "binary",
-        "kind": "min" if node.op_type == "And" else "max",
-        "a": operands[0],
-        "b": operands[1],
-        "ka": 1,
-        "kb": 1,
-        "requant": AS_IT_IS,
-    }
+    op = Op.binary(
+        kind="min" if node.op_type == "And" else "max",
+        a=operands[0],
+        b=operands[1],
+        ka=1,
+        kb=1,
+        requant=AS_IT_IS,
+    )
     context.emit(step, op, shape, view, TRUTH)
 
 
@@ -87,13 +82,5 @@ def negation(context: Lowering, step: Step) -> None:
     """1 where the operand is 0."""
     stored = context.whole(context.operand(step.node, 0))
     zero = context.constant(f"{step.output.name}/zero", np.zeros(1, np.int8), TRUTH)
-    op = {
-        "op": "binary",
-        "kind": "equal",
-        "a": stored.tensor,
-        "b": zero,
-        "ka": 1,
-        "kb": 1,
-        "requant": AS_IT_IS,
-    }
+    op = Op.binary(kind="equal", a=stored.tensor, b=zero, ka=1, kb=1, requant=AS_IT_IS)
     context.emit(step, op, stored.shape, stored.view, TRUTH)

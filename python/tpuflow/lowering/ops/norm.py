@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tpuflow.lowering import scheme
 from tpuflow.lowering.fixed_point import approximate
+from tpuflow.lowering.grids import float_clamp
 from tpuflow.lowering.nodes import attribute, float_constant, given, is_constant, shape_of
+from tpuflow.lowering.operators import Op
 from tpuflow.lowering.ops.elementwise import laid_out
 from tpuflow.lowering.plan import MASKED
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from tpuflow.lowering.layout import StoredValue
     from tpuflow.lowering.lowering import Lowering
+    from tpuflow.lowering.operators import ExponentialFields, FloatFields, FloatNormFields, NormFields
     from tpuflow.lowering.plan import Step
     from tpuflow.lowering.scheme import Quant
 
@@ -34,14 +37,12 @@ def softmax(context: Lowering, step: Step) -> None:
     axis = attribute(node, "axis", -1) % len(shape_of(value))
     stored = context.rows(value, axis)
     target = context.grids.target(step)
-    op: dict[str, Any] = {"op": "softmax", "input": stored.tensor}
-    if step.mask is not None:
-        op["mask"] = _mask(context, step, stored)
-    op["exponentials"] = _exponentials(stored.grid, target)
+    mask = None if step.mask is None else _mask(context, step, stored)
+    op = Op.softmax(input=stored.tensor, exponentials=_exponentials(stored.grid, target), mask=mask)
     context.emit(step, op, stored.shape, stored.view, target)
 
 
-def _exponentials(source: Quant, target: Quant) -> dict[str, Any]:
+def _exponentials(source: Quant, target: Quant) -> ExponentialFields | FloatFields:
     if target.is_float:
         return {"float": {}}
     reciprocal = 1.0 / target.scale
@@ -92,33 +93,29 @@ def normalization(context: Lowering, step: Step) -> None:
     gamma = _per_element(node, 1, "Scale", n, 1.0)
     beta = _per_element(node, 2, "B", n, 0.0)
     epsilon = float(attribute(node, "epsilon", 1e-5))
-    op: dict[str, Any] = {
-        "op": "layer_norm",
-        "input": stored.tensor,
-        "center": node.op_type == "LayerNormalization",
-    }
+    center = node.op_type == "LayerNormalization"
+    norm: NormFields | FloatNormFields
     if target.is_float:
-        op["gamma"] = context.constant(_name(node, 1, step, "gamma"), gamma.astype(np.float32))
-        op["beta"] = context.constant(_name(node, 2, step, "beta"), beta.astype(np.float32))
-        finish = context.rounding([1.0], target, step.activation, wide=False)["float"]
-        op["norm"] = {"float": {"epsilon": float(np.float32(epsilon)), "finish": finish}}
-        context.emit(step, op, stored.shape, stored.view, target)
-        return
-    steps = 32767.0
-    normalized = math.sqrt(n) / steps
-    grid = scheme.symmetric(float(np.max(np.abs(gamma))), "int16")
-    product = normalized * grid.scale
-    limit = (1 << 46) - 1
-    shifted = scheme.codes(beta, product, 0, -limit, limit, "int64")
-    op["gamma"] = context.constant(_name(node, 1, step, "gamma"), grid.codes(gamma), grid)
-    op["beta"] = context.constant(_name(node, 2, step, "beta"), shifted)
-    op["norm"] = {
-        "epsilon": max(1, int(np.rint(epsilon / stored.grid.scale**2 * 65536.0 * n))),
-        # sqrt(n) / S_t is the number of steps itself.
-        "multiplier": int(steps),
-        "shift": 0,
-        "requant": context.requant([product / target.scale], target, step.activation, wide=True).fields(),
-    }
+        kept_gamma = context.constant(_name(node, 1, step, "gamma"), gamma.astype(np.float32))
+        kept_beta = context.constant(_name(node, 2, step, "beta"), beta.astype(np.float32))
+        norm = {"float": {"epsilon": float(np.float32(epsilon)), "finish": float_clamp(step.activation)}}
+    else:
+        steps = 32767.0
+        normalized = math.sqrt(n) / steps
+        grid = scheme.symmetric(float(np.max(np.abs(gamma))), "int16")
+        product = normalized * grid.scale
+        limit = (1 << 46) - 1
+        shifted = scheme.codes(beta, product, 0, -limit, limit, "int64")
+        kept_gamma = context.constant(_name(node, 1, step, "gamma"), grid.codes(gamma), grid)
+        kept_beta = context.constant(_name(node, 2, step, "beta"), shifted)
+        norm = {
+            "epsilon": max(1, int(np.rint(epsilon / stored.grid.scale**2 * 65536.0 * n))),
+            # sqrt(n) / S_t is the number of steps itself.
+            "multiplier": int(steps),
+            "shift": 0,
+            "requant": context.requant([product / target.scale], target, step.activation, wide=True).fields(),
+        }
+    op = Op.layer_norm(input=stored.tensor, gamma=kept_gamma, beta=kept_beta, center=center, norm=norm)
     context.emit(step, op, stored.shape, stored.view, target)
 
 

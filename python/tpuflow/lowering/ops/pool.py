@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from tpuflow.lowering.fixed_point import approximate
+from tpuflow.lowering.grids import float_clamp
 from tpuflow.lowering.nodes import attribute, shape_of
+from tpuflow.lowering.operators import Op
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
 from tpuflow.lowering.view import View
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpuflow.lowering.layout import StoredValue
     from tpuflow.lowering.lowering import Lowering
+    from tpuflow.lowering.operators import AverageFields, DivisorFields, FloatFields, WindowFields
     from tpuflow.lowering.plan import Step
 
 
-def _window(step: Step, stored: StoredValue) -> tuple[dict[str, Any], list[int]]:
+def _window(step: Step, stored: StoredValue) -> tuple[WindowFields, list[int]]:
     """The window, and how far it reaches beyond the declared padding at bottom and right (ceil mode)."""
     node = step.node
     if attribute(node, "auto_pad", "NOTSET") not in {"NOTSET", ""}:
@@ -47,14 +52,14 @@ def max_pool(context: Lowering, step: Step) -> None:
         window = _whole(stored)
     else:
         window, _ = _window(step, stored)
-    op = {"op": "max_pool", "input": stored.tensor, "window": window}
+    op = Op.max_pool(input=stored.tensor, window=window)
     shape, view = _result(step)
     if shape_of(step.output) != view.shape:
         raise UnsupportedNodeError("only the values of a pool can be used, not its indices")
     context.emit(step, op, shape, view, stored.quant)
 
 
-def _whole(stored: StoredValue) -> dict[str, Any]:
+def _whole(stored: StoredValue) -> WindowFields:
     return {"kernel": list(stored.shape[1:3]), "stride": [1, 1], "dilation": [1, 1], "pads": [0, 0, 0, 0]}
 
 
@@ -65,7 +70,7 @@ def average_pool(context: Lowering, step: Step) -> None:
     window, beyond = _window(step, stored)
     include = bool(attribute(step.node, "count_include_pad", 0))
     shape, view = _result(step)
-    average(context, step, stored, window, beyond, shape, view, count_include_pad=include)
+    average(context, step, stored, Cells(window, beyond, include), shape, view)
 
 
 @lowers("GlobalAveragePool")
@@ -73,61 +78,60 @@ def global_average_pool(context: Lowering, step: Step) -> None:
     """Mean of the whole image."""
     stored = context.images(context.operand(step.node, 0))
     shape, view = _result(step)
-    average(context, step, stored, _whole(stored), [0, 0], shape, view, count_include_pad=False)
+    average(context, step, stored, Cells(_whole(stored)), shape, view)
+
+
+class Cells(NamedTuple):
+    """The cells an average is taken over.
+
+    Attributes:
+        window: Which lie under it.
+        beyond: How far it reaches beyond the declared padding at bottom and right; those cells never count.
+        include: Whether padding counts.
+    """
+
+    window: WindowFields
+    beyond: Sequence[int] = (0, 0)
+    include: bool = False
 
 
 def average(
-    context: Lowering,
-    step: Step,
-    stored: StoredValue,
-    window: dict[str, Any],
-    beyond: list[int],
-    shape: tuple[int, ...],
-    view: View,
-    *,
-    count_include_pad: bool,
+    context: Lowering, step: Step, stored: StoredValue, cells: Cells, shape: tuple[int, ...], view: View
 ) -> None:
     """Emits an average over windows, with a multiplier for every number of cells that occurs."""
     target = context.grids.target(step)
-    op: dict[str, Any] = {
-        "op": "average_pool",
-        "input": stored.tensor,
-        "window": window,
-        "count_include_pad": count_include_pad,
-        "beyond": beyond,
-    }
-    if target.is_float:
-        op["average"] = context.rounding([1.0], target, step.activation, wide=False)
+
+    def emit(average: AverageFields | FloatFields) -> None:
+        op = Op.average_pool(
+            input=stored.tensor,
+            window=cells.window,
+            count_include_pad=cells.include,
+            beyond=cells.beyond,
+            average=average,
+        )
         context.emit(step, op, shape, view, target)
+
+    if target.is_float:
+        emit({"float": float_clamp(step.activation)})
         return
     wide = stored.grid.dtype == "int16"
     bits = context.rules.multiplier_bits
-    counts = [
-        _cells(stored.shape[1 + axis], shape[1 + axis], axis, window, beyond[axis], include=count_include_pad)
-        for axis in (0, 1)
-    ]
-    divisors = []
+    counts = [_counted(stored.shape[1 + axis], shape[1 + axis], axis, cells) for axis in (0, 1)]
+    divisors: list[DivisorFields] = []
     for area in sorted({rows * columns for rows in counts[0] for columns in counts[1]}):
         factor = stored.grid.scale / (target.scale * max(1, area))
         multiplier, shift = approximate(factor, bits, 47 if wide else 31)
         divisors.append({"area": area, "multiplier": multiplier, "shift": shift})
     requant = context.requant([1.0], target, step.activation, wide=wide)
-    op["average"] = {
-        "divisors": divisors,
-        "zero_point": target.zero_point,
-        "lo": requant.lo,
-        "hi": requant.hi,
-    }
-    context.emit(step, op, shape, view, target)
+    emit({"divisors": divisors, "zero_point": target.zero_point, "lo": requant.lo, "hi": requant.hi})
 
 
-def _cells(
-    size: int, outputs: int, axis: int, window: dict[str, Any], beyond: int, *, include: bool
-) -> set[int]:
+def _counted(size: int, outputs: int, axis: int, cells: Cells) -> set[int]:
     """How many cells along one axis count, over all output positions."""
+    window = cells.window
     stride, dilation = window["stride"][axis], window["dilation"][axis]
-    before, after = window["pads"][axis], window["pads"][axis + 2] - beyond
-    first, last = (-before, size + after) if include else (0, size)
+    before, after = window["pads"][axis], window["pads"][axis + 2] - cells.beyond[axis]
+    first, last = (-before, size + after) if cells.include else (0, size)
     starts = np.arange(outputs) * stride - before
     # Taps below a border: counted, not listed, because a kernel may be as long as a line.
     below = [np.clip(-((starts - border) // dilation), 0, window["kernel"][axis]) for border in (first, last)]

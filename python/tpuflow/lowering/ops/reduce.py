@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from tpuflow.lowering.grids import float_clamp
 from tpuflow.lowering.layout import natural_order
 from tpuflow.lowering.nodes import attribute, constant, given, shape_of
-from tpuflow.lowering.ops.pool import average
+from tpuflow.lowering.operators import Op
+from tpuflow.lowering.ops.pool import Cells, average
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
 from tpuflow.lowering.view import View
 
 if TYPE_CHECKING:
     from tpuflow.lowering.lowering import Lowering
+    from tpuflow.lowering.operators import FloatReductionFields, RequantFields, WindowFields
     from tpuflow.lowering.plan import Step
 
 KINDS = {
@@ -47,38 +50,31 @@ def reduction(context: Lowering, step: Step) -> None:
         view = View(tuple(loops for axis, loops in enumerate(view.axes) if axis not in axes))
     kind = KINDS[node.op_type]
     if kind in {"max", "min"}:
-        same = context.rounding([1.0], stored.grid, wide=False)
-        if stored.grid.is_float:
-            same = {"float": {"divisor": 1.0}}
-        op = {
-            "op": "reduce",
-            "input": stored.tensor,
-            "kind": kind,
-            "axes": places,
-            "requant": same,
-        }
+        same: RequantFields | FloatReductionFields = {"float": {"divisor": 1.0}}
+        if not stored.grid.is_float:
+            same = context.requant([1.0], stored.grid, wide=False).fields()
+        op = Op.reduce(input=stored.tensor, kind=kind, axes=places, requant=same)
         context.emit(step, op, reduced, view, stored.quant)
         return
     if node.op_type == "ReduceMean" and len(stored.shape) == 4 and places == [1, 2]:
-        window = {
+        window: WindowFields = {
             "kernel": list(stored.shape[1:3]),
             "stride": [1, 1],
             "dilation": [1, 1],
             "pads": [0, 0, 0, 0],
         }
-        average(context, step, stored, window, [0, 0], reduced, view, count_include_pad=False)
+        average(context, step, stored, Cells(window), reduced, view)
         return
     target = context.grids.target(step)
     if target.is_float:
         count = math.prod(extents[axis] for axis in axes) if node.op_type == "ReduceMean" else 1
-        finish = context.rounding([1.0], target, step.activation, wide=False)["float"]
-        op = {
-            "op": "reduce",
-            "input": stored.tensor,
-            "kind": kind,
-            "axes": places,
-            "requant": {"float": {"divisor": float(count), "finish": finish}},
-        }
+        finish = float_clamp(step.activation)
+        op = Op.reduce(
+            input=stored.tensor,
+            kind=kind,
+            axes=places,
+            requant={"float": {"divisor": float(count), "finish": finish}},
+        )
         context.emit(step, op, reduced, view, target)
         return
     scale = stored.grid.scale
@@ -91,7 +87,7 @@ def reduction(context: Lowering, step: Step) -> None:
     requant = context.requant(
         [scale / target.scale], target, step.activation, wide=_wide(kind, stored.grid.dtype)
     )
-    op = {"op": "reduce", "input": stored.tensor, "kind": kind, "axes": places, "requant": requant.fields()}
+    op = Op.reduce(input=stored.tensor, kind=kind, axes=places, requant=requant.fields())
     context.emit(step, op, reduced, view, target)
 
 
@@ -115,12 +111,11 @@ def arg_extremum(context: Lowering, step: Step) -> None:
     ]
     if not attribute(node, "keepdims", 1):
         del axes[axis]
-    op = {
-        "op": "arg_max",
-        "input": stored.tensor,
-        "largest": node.op_type == "ArgMax",
-        "select_last": bool(attribute(node, "select_last_index", 0)),
-    }
+    op = Op.arg_max(
+        input=stored.tensor,
+        largest=node.op_type == "ArgMax",
+        select_last=bool(attribute(node, "select_last_index", 0)),
+    )
     if step.output.dtype is not None and step.output.dtype.is_floating_point():
         raise UnsupportedNodeError("index of a floating type")
     context.emit(step, op, (*stored.shape[:-1], 1), View(tuple(axes)), None)

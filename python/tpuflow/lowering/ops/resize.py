@@ -10,6 +10,7 @@ import numpy as np
 
 from tpuflow.lowering.layout import StoredValue
 from tpuflow.lowering.nodes import attribute, constant, given, shape_of
+from tpuflow.lowering.operators import Op
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
 from tpuflow.lowering.view import View
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tpuflow.lowering.lowering import Lowering
+    from tpuflow.lowering.operators import LinearTapFields
     from tpuflow.lowering.plan import Step
 
 WEIGHT_ONE = 2048
@@ -45,7 +47,7 @@ def resize(context: Lowering, step: Step) -> None:
     if mode == "linear":
         whole = 1 if stored.grid.is_float else WEIGHT_ONE
         taps = [_taps(places, stored.shape[1 + axis], whole) for axis, places in enumerate(sources)]
-        op = {"op": "resize_linear", "input": stored.tensor, "rows": taps[0], "columns": taps[1]}
+        op = Op.resize_linear(input=stored.tensor, rows=taps[0], columns=taps[1])
         context.emit(step, op, (n, height, width, c), view, stored.quant)
         return
     if mode != "nearest":
@@ -57,10 +59,10 @@ def resize(context: Lowering, step: Step) -> None:
     )
     if rows != list(range(stored.shape[1])):
         shape = (n, height, stored.shape[2], c)
-        op = {"op": "gather", "input": stored.tensor, "axis": 1, "indices": rows}
+        op = Op.gather(input=stored.tensor, axis=1, indices=rows)
         tensor = context.hidden_layer(f"{step.output.name}/rows", op, shape, stored.grid, [node.name or ""])
         stored = StoredValue(tensor, shape, View.dense((n, c, height, shape[2]), (0, 2, 3, 1)), stored.quant)
-    op = {"op": "gather", "input": stored.tensor, "axis": 2, "indices": columns}
+    op = Op.gather(input=stored.tensor, axis=2, indices=columns)
     context.emit(step, op, (n, height, width, c), view, stored.quant)
 
 
@@ -106,9 +108,9 @@ def _nearest(place: Fraction, rule: str, size: int) -> int:
     return min(max(rules[rule](), 0), size - 1)
 
 
-def _taps(places: list[Fraction], size: int, whole: int) -> list[dict[str, float]]:
+def _taps(places: list[Fraction], size: int, whole: int) -> list[LinearTapFields]:
     """Neighbours and weights of every place; with `whole` above 1, weights are multiples of `1 / whole`."""
-    taps = []
+    taps: list[LinearTapFields] = []
     for place in places:
         inside = min(max(place, Fraction(0)), Fraction(size - 1))
         first = math.floor(inside)

@@ -12,12 +12,14 @@ import onnx_ir as ir
 from tpuflow.lowering.grids import CODES, integer_grid, is_number, padding
 from tpuflow.lowering.layout import StoredValue, natural_order
 from tpuflow.lowering.nodes import attribute, constant, given, is_constant, shape_of
+from tpuflow.lowering.operators import Op
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError, lowers, views
 from tpuflow.lowering.tables import SampledFunction
 from tpuflow.lowering.view import View
 
 if TYPE_CHECKING:
     from tpuflow.lowering.lowering import Lowering
+    from tpuflow.lowering.operators import RequantFields, StepFields
     from tpuflow.lowering.plan import Step
     from tpuflow.lowering.scheme import Quant
 
@@ -125,7 +127,7 @@ def cast(context: Lowering, step: Step) -> None:
             return
         target = integer_grid(step.output)
         table = context.table(step, SampledFunction(np.trunc, source.grid, target))
-        op = {"op": "unary", "input": source.tensor, "function": table}
+        op = Op.unary(input=source.tensor, function=table)
         context.emit(step, op, source.shape, source.view, target)
         return
     if stored.quant is None and is_number(step.output):
@@ -133,7 +135,7 @@ def cast(context: Lowering, step: Step) -> None:
         if not target.is_float:
             raise UnsupportedNodeError("indices cannot become numbers", "to")
         source = context.whole(value)
-        op = {"op": "dequantize", "input": source.tensor, "scale": 1.0, "finish": {}}
+        op = Op.dequantize(input=source.tensor, scale=1.0, finish={})
         context.emit(step, op, source.shape, source.view, target)
         return
     if stored.quant is not None and value.dtype in CODES and is_number(step.output):
@@ -183,7 +185,7 @@ def _wrapped(context: Lowering, step: Step, value: ir.Value) -> None:
     table = context.table(
         step, SampledFunction(lambda x: (x - low) % span + low, integer_grid(value), target)
     )
-    op = {"op": "unary", "input": source.tensor, "function": table}
+    op = Op.unary(input=source.tensor, function=table)
     context.emit(step, op, source.shape, source.view, target)
 
 
@@ -196,15 +198,15 @@ def _truncated(context: Lowering, step: Step, source: StoredValue) -> None:
     indices = kind in {"INT32", "INT64", "UINT32", "UINT64"}
     target = None if indices else integer_grid(step.output)
     limits = np.iinfo(np.int32)
-    toward_zero: list[dict[str, Any]] = [
+    toward_zero: list[StepFields] = [
         {"floor": 0}, {"ceil": 0}, {"choose": [0, 2, 1]},
     ]  # fmt: skip
-    op = {"op": "unary", "input": source.tensor, "function": {"float": {"function": toward_zero}}}
+    op = Op.unary(input=source.tensor, function={"float": {"function": toward_zero}})
     whole = context.hidden_layer(f"{step.output.name}/whole", op, source.shape, source.grid)
-    op = {"op": "quantize", "input": whole, "scale": 1.0, "zero_point": 0}
-    op |= {"lo": 0 if kind.startswith("U") else int(limits.min), "hi": int(limits.max)}
+    zero_point, low, high = 0, 0 if kind.startswith("U") else int(limits.min), int(limits.max)
     if target is not None:
-        op |= {"zero_point": target.zero_point, "lo": target.lo, "hi": target.hi}
+        zero_point, low, high = target.zero_point, target.lo, target.hi
+    op = Op.quantize(input=whole, scale=1.0, zero_point=zero_point, lo=low, hi=high)
     context.emit(step, op, source.shape, source.view, target)
 
 
@@ -220,7 +222,7 @@ def concat(context: Lowering, step: Step) -> None:
     order = _channels_last_order(context.stored[largest])
     place = order.index(axis % len(order))
     inputs: list[int] = []
-    requants: list[dict[str, object] | None] = []
+    requants: list[RequantFields | None] = []
     extents: list[int] = []
     shape: list[int] = []
     for value in values:
@@ -245,18 +247,13 @@ def concat(context: Lowering, step: Step) -> None:
         extents.append(stored.shape[place])
         shape = list(stored.shape)
     shape[place] = sum(extents)
-    op = {"op": "concat", "inputs": inputs, "axis": place, "requants": requants}
+    op = Op.concat(inputs=inputs, axis=place, requants=requants)
     context.emit(step, op, tuple(shape), View.dense(shape_of(step.output), order), target)
 
 
 def _channels_last_order(stored: StoredValue) -> tuple[int, ...]:
     order = stored.view.permutation(stored.elements)
     return natural_order(stored.view) if order is None else order
-
-
-def real(number: float) -> float | str:
-    """A number as the graph's text holds it."""
-    return number if math.isfinite(number) else str(number)
 
 
 def _reaches(grid: Quant, number: float) -> bool:
@@ -279,7 +276,7 @@ def pad(context: Lowering, step: Step) -> None:
     axes = [axis % rank for axis in _integers(given(node, 3)) or range(rank)]
     if any(amount < 0 for amount in pads):
         raise UnsupportedNodeError("negative padding", "pads")
-    mode: object = attribute(node, "mode", "constant")
+    mode: Any = attribute(node, "mode", "constant")
     number = padding(node) or 0.0
     stored = context.whole(value)
     order = _channels_last_order(stored)
@@ -293,7 +290,7 @@ def pad(context: Lowering, step: Step) -> None:
     for i, axis in enumerate(axes):
         before[order.index(axis)], after[order.index(axis)] = pads[i], pads[i + len(axes)]
     if mode == "constant":
-        mode = {"value": real(number)} if stored.grid.is_float else {"constant": stored.grid.code(number)}
+        mode = {"value": number} if stored.grid.is_float else {"constant": stored.grid.code(number)}
     shape = tuple(b + n + a for b, n, a in zip(before, stored.shape, after, strict=True))
-    op = {"op": "pad", "input": stored.tensor, "before": before, "after": after, "mode": mode}
+    op = Op.pad(input=stored.tensor, before=before, after=after, mode=mode)
     context.emit(step, op, shape, View.dense(shape_of(step.output), order), stored.quant)

@@ -25,9 +25,10 @@ import numpy as np
 
 from tpuflow.lowering.layout import StoredValue
 from tpuflow.lowering.nodes import attribute, shape_of
+from tpuflow.lowering.operators import Op
 from tpuflow.lowering.ops.linear import stated_scales, weight_name, weights_and_bias, window
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
-from tpuflow.lowering.sums import Sums, sums
+from tpuflow.lowering.sums import LinearParameters, Sums, sums
 from tpuflow.lowering.view import View
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ def transposed_convolution(context: Lowering, step: Step) -> None:
     if stated is not None:  # one scale per channel of a group, the same in all groups
         stated = np.tile(stated, groups)
     stored = context.images(context.operand(node, 0))
-    made = sums(context, step, stored, turned, 0, bias, stated=stated)
+    made = sums(context, step, stored, LinearParameters(turned, 0, bias, stated))
     geometry = Geometry.of(step, stored.shape[1:3], (kh, kw))
     # A weight of zero times a cell is zero unless the cell is infinite or no number.
     zeros = made.scales is not None and made.zero_point == 0
@@ -248,20 +249,19 @@ def _by_phases(
         ]
         pads = [padding[0][0], padding[1][0], padding[0][1], padding[1][1]]
         cells = _cropped(context, step, stored, [max(0, -amount) for amount in pads])
-        op = {
-            "op": "conv",
-            "input": cells.tensor,
-            "weights": constants.weights,
-            "bias": constants.bias,
-            "window": window(
+        op = Op.conv(
+            input=cells.tensor,
+            weights=constants.weights,
+            bias=constants.bias,
+            window=window(
                 [each.extent for each in window_of],
                 (1, 1),
                 [each.dilation for each in window_of],
                 [max(0, amount) for amount in pads],
             ),
-            "groups": attribute(step.node, "group", 1),
-            "epilogue": constants.epilogue,
-        }
+            groups=attribute(step.node, "group", 1),
+            epilogue=constants.epilogue,
+        )
         shape = (n, rows, columns, times * channels)
         parts.append(context.hidden_layer(f"{step.output.name}/phase{number}", op, shape, target, nodes))
     # Channels are in the order of phases by row and by column, or the other way round.
@@ -271,16 +271,15 @@ def _by_phases(
     pixel = sh * sw * channels
     joined = parts[0]
     if len(parts) > 1:
-        join = {"op": "concat", "inputs": parts, "axis": 3, "requants": [None] * len(parts)}
+        join = Op.concat(inputs=parts, axis=3, requants=[None] * len(parts))
         shape = (n, rows, columns, pixel)
         joined = context.hidden_layer(f"{step.output.name}/phases", join, shape, target, nodes)
-    op = {
-        "op": "rearrange",
-        "input": joined,
-        "dims": [n, rows, sh, columns, sw, channels],
-        "strides": [rows * columns * pixel, columns * pixel, order[0], pixel, order[1], 1],
-        "offset": 0,
-    }
+    op = Op.rearrange(
+        input=joined,
+        dims=[n, rows, sh, columns, sw, channels],
+        strides=[rows * columns * pixel, columns * pixel, order[0], pixel, order[1], 1],
+        offset=0,
+    )
     whole = (n, rows * sh, columns * sw, channels)
     if whole[1:3] != (height, width):
         tensor = context.hidden_layer(f"{step.output.name}/placed", op, whole, target, nodes)
@@ -307,19 +306,18 @@ def _over_zeros(context: Lowering, step: Step, stored: StoredValue, geometry: Ge
     pads = [*geometry.before, *geometry.after]
     stored = _cropped(context, step, stored, [max(0, -amount) for amount in pads])
     constants = made.constants(context, step, weight_name(step), made.weights)
-    op = {
-        "op": "conv",
-        "input": stored.tensor,
-        "weights": constants.weights,
-        "bias": constants.bias,
-        "window": window(geometry.kernel, (1, 1), geometry.dilation, [max(0, amount) for amount in pads]),
-        "groups": attribute(step.node, "group", 1),
-        "epilogue": constants.epilogue,
-    }
+    op = Op.conv(
+        input=stored.tensor,
+        weights=constants.weights,
+        bias=constants.bias,
+        window=window(geometry.kernel, (1, 1), geometry.dilation, [max(0, amount) for amount in pads]),
+        groups=attribute(step.node, "group", 1),
+        epilogue=constants.epilogue,
+    )
     _emit(context, step, op, made.target)
 
 
-def _emit(context: Lowering, step: Step, op: dict[str, Any], target: Quant) -> None:
+def _emit(context: Lowering, step: Step, op: Op, target: Quant) -> None:
     n, channels, height, width = shape_of(step.output)
     view = View.dense((n, channels, height, width), (0, 2, 3, 1))
     context.emit(step, op, (n, height, width, channels), view, target)
@@ -333,7 +331,7 @@ def _spread(context: Lowering, step: Step, stored: StoredValue, stride: tuple[in
     """The `[n, h, w, c]` tensor with zeros between its cells."""
     batch, rows, columns, depth = stored.shape
     spread = (batch, (rows - 1) * stride[0] + 1, (columns - 1) * stride[1] + 1, depth)
-    op: dict[str, Any] = {"op": "insert_zeros", "input": stored.tensor, "stride": list(stride)}
+    op = Op.insert_zeros(input=stored.tensor, stride=list(stride))
     tensor = context.hidden_layer(
         f"{step.output.name}/zeros", op, spread, stored.grid, [step.node.name or ""]
     )
@@ -355,14 +353,13 @@ def _cropped(context: Lowering, step: Step, stored: StoredValue, cut: Sequence[i
     )
 
 
-def _crop(tensor: int, shape: Sequence[int], cut: Sequence[int]) -> dict[str, Any]:
+def _crop(tensor: int, shape: Sequence[int], cut: Sequence[int]) -> Op:
     """The operator that leaves so many cells of an image out at top, left, bottom and right."""
     n, h, w, c = shape
     rows, columns = h - cut[0] - cut[2], w - cut[1] - cut[3]
-    return {
-        "op": "rearrange",
-        "input": tensor,
-        "dims": [n, rows, columns * c],
-        "strides": [h * w * c, w * c, 1],
-        "offset": cut[0] * w * c + cut[1] * c,
-    }
+    return Op.rearrange(
+        input=tensor,
+        dims=[n, rows, columns * c],
+        strides=[h * w * c, w * c, 1],
+        offset=cut[0] * w * c + cut[1] * c,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from tpuflow.lowering.fixed_point import approximate
 from tpuflow.lowering.functions import FUNCTIONS, gate
 from tpuflow.lowering.grids import grid_of
 from tpuflow.lowering.nodes import attribute, float_constant, is_constant, shape_of
+from tpuflow.lowering.operators import Op
 from tpuflow.lowering.plan import GATED
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
 from tpuflow.lowering.tables import SampledFunction
@@ -36,7 +37,7 @@ def clamped(context: Lowering, step: Step) -> None:
     requant = context.rounding(
         [stored.grid.scale / target.scale], target, step.node, wide=stored.grid.dtype == "int16"
     )
-    op = {"op": "rescale", "input": stored.tensor, "requant": requant}
+    op = Op.rescale(input=stored.tensor, requant=requant)
     context.emit(step, op, stored.shape, stored.view, target)
 
 
@@ -52,28 +53,23 @@ def sloped(context: Lowering, step: Step) -> None:
     target = context.grids.target(step)
     if target.is_float:
         negative = [float(np.float32(slope)) for slope in slopes]
-        op: dict[str, Any] = {
-            "op": "p_relu",
-            "input": stored.tensor,
-            "slopes": {"float": {"negative": negative}},
-        }
+        op = Op.p_relu(input=stored.tensor, slopes={"float": {"negative": negative}})
         context.emit(step, op, stored.shape, stored.view, target)
         return
     wide = stored.grid.dtype == "int16"
     factor = stored.grid.scale / target.scale
     bits = context.rules.multiplier_bits
     pairs = [approximate(abs(float(s)) * factor, bits, 47 if wide else 31) if s else (0, 0) for s in slopes]
-    op = {
-        "op": "p_relu",
-        "input": stored.tensor,
-        "slopes": {
+    op = Op.p_relu(
+        input=stored.tensor,
+        slopes={
             "positive": context.requant([factor], target, wide=wide).fields(),
             "negative_multiplier": [
                 int(m if s >= 0 else -m) for (m, _), s in zip(pairs, slopes, strict=True)
             ],
             "negative_shift": [n for _, n in pairs],
         },
-    }
+    )
     context.emit(step, op, stored.shape, stored.view, target)
 
 
@@ -107,11 +103,7 @@ def table(context: Lowering, step: Step) -> None:
     if node.op_type in GATED and apart and not target.is_float:
         _product(context, step, stored, target)
         return
-    op = {
-        "op": "unary",
-        "input": stored.tensor,
-        "function": context.function(step, node, stored.grid, target),
-    }
+    op = Op.unary(input=stored.tensor, function=context.function(step, node, stored.grid, target))
     context.emit(step, op, stored.shape, stored.view, target)
 
 
@@ -120,11 +112,9 @@ def _product(context: Lowering, step: Step, stored: StoredValue, target: Quant) 
     between = grid_of(0.0, 1.0, context.config(step).model_copy(update={"dtype": stored.grid.dtype}))
     entries = context.table(step, SampledFunction(gate(step.node), stored.grid, between))
     name = f"{step.output.name}/gate"
-    op: dict[str, Any] = {"op": "unary", "input": stored.tensor, "function": entries}
+    op = Op.unary(input=stored.tensor, function=entries)
     factor = context.hidden_layer(name, op, stored.shape, between, [step.node.name or ""])
     wide = stored.grid.dtype == "int16"
     requant = context.rounding([stored.grid.scale * between.scale / target.scale], target, wide=wide)
-    op = {
-        "op": "binary", "kind": "mul", "a": stored.tensor, "b": factor, "ka": 1, "kb": 1, "requant": requant,
-    }  # fmt: skip
+    op = Op.binary(kind="mul", a=stored.tensor, b=factor, ka=1, kb=1, requant=requant)  # fmt: skip
     context.emit(step, op, stored.shape, stored.view, target)
