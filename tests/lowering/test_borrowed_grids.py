@@ -176,3 +176,20 @@ def test_an_operand_that_never_wins_costs_the_other_no_bits(operator: str, far: 
     x = generator.uniform(-0.01, 0.01, (16, 64)).astype(np.float32)
     m = (generator.uniform(1, 2, (16, 64)) * (far if operator == "Min" else -far)).astype(np.float32)
     assert decibels(x[:1], ran(model, {"x": x, "m": m}, dtype)) > (35 if dtype == "int8" else 75)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_was_never_added_takes_a_sum_to_its_ends(dtype: str) -> None:
+    """As in a maximum over what a mask leaves, of which no sample was masked."""
+    constants = {"one": np.float32(1), "far": np.float32(1e9), "axes": integers(1)}
+    nodes = [("Sub", "m one", "d"), ("Mul", "d far", "e"), ("Add", "x e", "f"), ("ReduceMax", "f axes", "z")]
+    model = tpuflow.load(graph(nodes, {"x": [1, 8], "m": [1, 8]}, ["z"], constants, opset=18))
+    x = np.random.default_rng(0).uniform(-1, 1, (16, 8)).astype(np.float32)
+    config = Config.parse({"quantize": {"dtype": dtype}})
+    quantized = tpuflow.quantize(
+        model, tpuflow.calibrate(model, {"x": x, "m": np.ones_like(x)}, config), config
+    )
+    given = np.array([[1.0, 1, 1, 1, 1, 1, 1, -0.5]], np.float32)
+    masked = np.array([[0, 0, 0, 0, 0, 0, 0, 1]], np.float32)
+    run = tpuflow.simulate(tpuflow.compile(quantized), {"x": given, "m": masked})
+    assert float(run.outputs["z"].item()) == pytest.approx(-0.5, abs=0.02)

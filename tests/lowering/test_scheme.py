@@ -189,7 +189,7 @@ def test_a_grid_holds_a_number_by_a_slightly_wider_step(step: float, number: flo
     if number < scheme.FINE_STEPS * grid.scale:
         assert found == grid
         return
-    assert grid.scale <= found.scale * (1 + 2**-23) <= grid.scale * 1.0101
+    assert grid.scale <= found.scale * (1 + 2**-23) <= grid.scale * (1 + 1 / scheme.FINE_STEPS)
     if number < 65535 * grid.scale:
         assert scheme.on_steps(np.array(number), found, 0.0) is not None
         assert scheme.on_steps(np.array(-number), found, 0.0) is not None

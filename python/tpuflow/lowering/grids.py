@@ -131,18 +131,17 @@ class Grids:
         found = min(low for low, _ in stated.pairs), max(high for _, high in stated.pairs)
         brought = () if producer is None else brought_in(producer)  # they may occur, however rarely
         found = min(found[0], *brought, found[0]), max(found[1], *brought, found[1])
-        kept = self._neighbors.told_apart(value)
-        if kept is not None and max(-found[0], found[1]) > FURTHER * max(-kept[0], kept[1]):
-            found = max(found[0], min(kept[0], 0.0)), min(found[1], max(kept[1], 0.0))
+        told_apart = self._neighbors.told_apart(value) or (-math.inf, math.inf)
+        kept = min(told_apart[0], 0.0), max(told_apart[1], 0.0)
+        if max(-found[0], found[1]) > FURTHER * max(-kept[0], kept[1]):
+            found = max(found[0], kept[0]), min(found[1], kept[1])
         if not (math.isfinite(found[0]) and math.isfinite(found[1])):
             raise QuantizeError(
                 f'tensor "{value.name}" has the range {found[0]} to {found[1]}, which is not finite'
             )
-        if (
-            found[1] - found[0] < scheme.SMALLEST_SPAN
-            and (borrowed := self._neighbors.borrowed(value)) is not None
-        ):
-            return borrowed
+        if found[1] - found[0] < scheme.SMALLEST_SPAN:
+            known = scheme.SMALLEST_SPAN <= kept[1] - kept[0] < math.inf
+            return kept if known else self._neighbors.borrowed(value) or found
         if found[0] > found[1]:
             raise QuantizeError(f'tensor "{value.name}" has an empty range, {found[0]} to {found[1]}')
         return found
@@ -252,13 +251,12 @@ class Grids:
         if scheme.is_float(config.dtype):
             return scheme.floating(config.dtype)
         low, high = self.unified.get(value) or self.range_of(value)
-        if config.dtype != "int16" or self.has_fixed_range(value):
-            return grid_of(low, high, config)
-        grid = grid_of(*self._reached(value, config), config)
+        wide = config.dtype == "int16" and not self.has_fixed_range(value)
+        grid = grid_of(*self._reached(value, config), config) if wide else grid_of(low, high, config)
         if value in self.unified or config.power_of_two:
             return grid
-        added = {abs(number) for number in added_numbers(value) if 0.0 < abs(number) <= max(-low, high)}
-        return scheme.holding(grid, max(added)) if added else grid
+        added = [abs(number) for number in added_numbers(value)] if wide else []
+        return scheme.holding(grid, max((each for each in added if each <= max(-low, high)), default=0.0))
 
     def _reach(self, value: ir.Value, config: QuantizeConfig) -> float:
         """How many times its calibrated range the 16-bit grid of a value reaches."""

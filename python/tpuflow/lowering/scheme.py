@@ -185,14 +185,15 @@ def activation(
 ) -> Quant:
     """The grid of an activation observed in `[low, high]`, which is widened to hold 0.
 
-    An asymmetric mode applies to 8 bits; with 16 bits numbers of both signs have a symmetric (restricted)
+    An asymmetric mode applies to 8 bits and a range that says anything, for without one numbers may come to
+    have either sign; with 16 bits numbers of both signs have a symmetric (restricted)
     grid. There, and with `unsigned` in symmetric modes, a grid of numbers that are never negative spends all
     codes on them (stored with zero point `-2^(b-1)`). The grid has `width` bits, all of the type by default;
     with `power_of_two` its scale is the next power of two.
     """
     low, high = min(low, 0.0), max(high, 0.0)
     half = 1 << ((width or bits(dtype)) - 1)
-    if mode == "asymmetric" and dtype == "int8":
+    if mode == "asymmetric" and dtype == "int8" and high - low >= SMALLEST_SPAN:
         scale = _step(high - low, 2 * half - 1, power_of_two=power_of_two)
         zero_point = int(np.clip(-half - np.rint(low / scale), -half, half - 1))
         return Quant(dtype, scale, zero_point, -half, half - 1)
