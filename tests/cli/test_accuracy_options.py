@@ -58,7 +58,8 @@ def test_stages_are_saved_all_or_none(built: Built, tmp_path: Path) -> None:
         raise FileError(f"{path}: cannot be written: no space left on device")
 
     request: Any = SimpleNamespace(stages=folder)
+    model = load(built.model)
     with pytest.raises(FileError, match="no space"):
-        save_stages(request, load(built.model), Ranges({}), cast("Any", SimpleNamespace(save=refuse)))
+        save_stages(request, model, model, Ranges({}), cast("Any", SimpleNamespace(save=refuse)))
     assert [path.name for path in folder.iterdir()] == ["ranges.json"]
     assert (folder / "ranges.json").read_text() == "earlier"

@@ -78,6 +78,46 @@ def test_effective_values_stand_there_under_the_published_names(
                 assert shown[tensor.name]["scale"] == pytest.approx(1 / tensor.scale[0], rel=1e-6), name
 
 
+@pytest.mark.feature("CFG-08")
+@pytest.mark.parametrize(
+    "quantize", ["", "weight_bits = 6\nper_channel = false", 'dtype = "int16"', "weight_bits = 5"]
+)
+@pytest.mark.parametrize("beside", [True, False])
+def test_effective_values_given_back_change_nothing(
+    built: Built,
+    command: Command,
+    tmp_path: Path,
+    quantize: str,
+    beside: bool,  # noqa: FBT001 - parametrised
+) -> None:
+    """Beside the configuration they were written with, or, of one that says nothing else, alone."""
+    config = tmp_path / "c.toml"
+    config.write_text(f'[quantize]\n{quantize}\n[output]\nlayer_settings = "values"\n', encoding="utf-8")
+    made = [tmp_path / "a.tpu", tmp_path / "b.tpu"]
+    words = ("build", built.model, "--calib", built.calibration)
+    assert command(*words, "--config", config, "-o", made[0]).status == 0
+    again = [
+        *(["--config", config] if beside or quantize else []),
+        "--config",
+        made[0].with_suffix(".layers.json"),
+    ]
+    done = command(*words, *again, "-o", made[1])
+    assert done.status == 0, done.err
+    assert made[0].read_bytes() == made[1].read_bytes()
+
+
+@pytest.mark.feature("CFG-08")
+def test_values_that_differ_and_have_no_effect_are_still_an_error(
+    built: Built, command: Command, tmp_path: Path
+) -> None:
+    entry = tmp_path / "x.layers.json"
+    entry.write_text(json.dumps({"image": {"force_shift_positive": True}}), encoding="utf-8")
+    done = command(
+        "build", built.model, "--calib", built.calibration, "--config", entry, "-o", tmp_path / "x.tpu"
+    )
+    assert done.status != 0 and "sets force_shift_positive, but no layer it matches" in done.err
+
+
 @pytest.mark.feature("CFG-07")
 def test_what_is_shown_is_not_read(built: Built, command: Command, tmp_path: Path) -> None:
     content = written(built)

@@ -21,7 +21,7 @@ from tpuflow.pipeline import BuildResult, Request, build
 from tpuflow.report.tensorboard import RunLog, log_folder, writer
 from tpuflow.report.tensorboard.histogram import ChannelStatistics, Histogram
 
-RUNS = ("original", "normalised", "quantised", "program")
+RUNS = ("original", "normalised", "calibrated", "quantised", "program")
 
 
 def events(folder: Path) -> Any:
@@ -74,7 +74,7 @@ def test_a_graph_per_stage(built: Any, run: str) -> None:
     normal = [node.op_type for node in load(built[1]).model.graph]
     layers = [layer.op for layer in built[2].graph.layers]
     operators = [node.op for node in graph.node if node.op != "Placeholder"]
-    assert operators == (normal if run == "normalised" else layers)
+    assert operators == (normal if run in {"normalised", "calibrated"} else layers)
 
 
 @pytest.mark.feature("VIS-03")

@@ -12,7 +12,7 @@ from typing import Any
 
 from tpuflow.config import published
 from tpuflow.config.cfg import parse_cfg
-from tpuflow.config.models import SECTIONS, Config
+from tpuflow.config.models import SECTIONS, Config, LayerConfig
 from tpuflow.config.section import ConfigError
 from tpuflow.config.table import parse_table
 from tpuflow.io.files import parse_json, parse_toml, read_text
@@ -21,6 +21,12 @@ __all__ = ["SHOWN", "load_config"]
 
 SHOWN = "just_for_display"
 """What a file of settings by layer holds for readers: it is not read back."""
+
+WHOLE = frozenset({"q_mode_activation", "q_bits_activation", "q_strategy_activation"})
+"""Keys by which an entry of such a file states all values (`layer_settings = "values"`)."""
+
+RESTATED = "restated"
+"""Where such entries stand while files are read."""
 
 
 def load_config(*paths: Path | str) -> Config:
@@ -32,11 +38,27 @@ def load_config(*paths: Path | str) -> Config:
     content: dict[str, Any] = {}
     for path in map(Path, paths):
         _add(content, path)
+    restated = content.pop(RESTATED, [])
     source = ", ".join(map(str, paths))
     if any(path.suffix == ".cfg" for path in map(Path, paths)):
         fields = {name: model.model_fields for name, model in SECTIONS.items()}
         content = published.completed(content, fields, source)
-    return Config.parse(content, source)
+    config = Config.parse(content, source)
+    if not restated:
+        return config
+    entries = Config.parse({"layers": restated}, source).layers
+    changes = [change for entry in entries if (change := _changes(entry, config)) is not None]
+    return config.model_copy(update={"layers": (*config.layers, *changes)})
+
+
+def _changes(entry: LayerConfig, config: Config) -> LayerConfig | None:
+    """What an entry of all values that hold for a layer asks for beyond those; None if nothing."""
+    names = entry.names or ()
+    quantize = config.quantization(*names)
+    holds = config.calibration(*names).model_dump() | quantize.model_dump()
+    holds |= {"activation_bits": quantize.grid_bits, "weight_bits": quantize.weight_width}
+    asked = {key: value for key, value in entry.overrides().items() if value != holds[key]}
+    return LayerConfig.model_validate({"names": names, **asked}) if asked else None
 
 
 def _add(content: dict[str, Any], path: Path) -> None:
@@ -44,7 +66,7 @@ def _add(content: dict[str, Any], path: Path) -> None:
     found = _read(path)
     by_layer = found.pop("opt_config", None)
     for key, value in found.items():
-        if key == "layers" and isinstance(value, list):
+        if key in {"layers", RESTATED} and isinstance(value, list):
             content[key] = [*content.get(key, []), *value]
         elif isinstance(value, Mapping) and isinstance(content.get(key), Mapping):
             content[key] = {**content[key], **value}
@@ -66,12 +88,16 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _by_layer(found: Any, path: Path) -> dict[str, Any]:
-    """Settings by layer name as entries of `layers`; a layer that sets nothing has none."""
+    """Settings by layer name as entries of `layers`; a layer that sets nothing has none.
+
+    Entries of all values that hold stand apart: of these only what differs from them is asked for.
+    """
     if not isinstance(found, Mapping) or not all(isinstance(each, Mapping) for each in found.values()):
         raise ConfigError(f"{path}: write one object of settings per layer name")
-    entries = []
+    entries: dict[str, list[dict[str, Any]]] = {"layers": [], RESTATED: []}
     for name, settings in found.items():
         own = {key: value for key, value in settings.items() if key != SHOWN and value is not None}
         if own:
-            entries.append({"names": [name], **own})
-    return {"layers": entries}
+            kind = RESTATED if own.keys() >= WHOLE else "layers"
+            entries[kind].append({"names": [name], **own})
+    return {key: found for key, found in entries.items() if found or key == "layers"}

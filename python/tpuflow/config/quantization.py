@@ -215,6 +215,11 @@ class QuantizeConfig(Section):
         return self
 
     @property
+    def weight_width(self) -> int:
+        """Width of weights that are codes."""
+        return self.weight_bits or (8 if self.dtype == "int8" else 16)
+
+    @property
     def grid_bits(self) -> int:
         """Width of the grid of activations that are codes."""
         whole = 8 if self.dtype == "int8" else 16

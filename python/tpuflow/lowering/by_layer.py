@@ -147,7 +147,7 @@ def _published(config: Config, names: list[str], *, weights: bool) -> dict[str, 
     if weights:
         found |= {
             "q_mode_weight": f"per_{granularity}_{grids[quantize.weight_mode]}",
-            "q_bits_weight": quantize.weight_bits or (8 if quantize.dtype == "int8" else 16),
+            "q_bits_weight": quantize.weight_width,
             "q_strategy_weight": quantize.weight_strategy,
         }
         if quantize.bias_bits is not None:

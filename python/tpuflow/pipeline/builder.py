@@ -16,7 +16,7 @@ from tpuflow.frontend import operators
 from tpuflow.lowering import by_layer
 from tpuflow.partitioning.storage import load_graph
 from tpuflow.pipeline.dump import dump_tensors
-from tpuflow.pipeline.intermediates import save_stages
+from tpuflow.pipeline.intermediates import save_schedule, save_stages
 from tpuflow.pipeline.request import Request, forbid_float_options, forbid_ranges
 from tpuflow.pipeline.samples import calibration_data, samples_of
 from tpuflow.pipeline.sizes import Sizes, float_bytes, graph_bytes, peak_rss_bytes
@@ -77,6 +77,7 @@ class _QuantizedNetwork:
     Attributes:
         graph: The quantised network.
         original: Its float model as it was imported; None from a graph, like all that follows.
+        calibrated: The same as it was quantised.
         ranges: Ranges of activations.
         layers: Settings and results by layer.
         estimate: What outputs are expected to be.
@@ -85,6 +86,7 @@ class _QuantizedNetwork:
 
     graph: AnyGraph
     original: FloatModel | None = None
+    calibrated: FloatModel | None = None
     ranges: Ranges | None = None
     layers: dict[str, dict[str, Any]] | None = None
     estimate: Estimate | None = None
@@ -142,9 +144,10 @@ def _built(request: Request, listener: Listener | None) -> BuildResult:
         made = _quantized(request, clock)
     with clock.stage("schedule"):
         program = scheduled(made.graph, request)
+    save_schedule(request, made.graph, program)
     if request.log is not None and made.original is not None:
         samples = samples_of(made.original, request)
-        log_stages(request.log, made.original, made.graph, program, samples)
+        log_stages(request.log, made.original, made.graph, program, samples, made.calibrated)
     floating = None if made.original is None else float_bytes(made.original)
     return BuildResult(
         program=program,
@@ -208,13 +211,13 @@ def _quantized(request: Request, clock: _Clock) -> _QuantizedNetwork:
         if request.strict:
             refuse(found_wrong)
     _measure(found, evaluators, graph, request, clock)
-    save_stages(request, state.model, state.ranges, graph)
+    save_stages(request, original, state.model, state.ranges, graph)
     named = request.config.output
     if named.dump:
         folder = Path(named.folder) / named.dump_dir
         count = dump_tensors(folder, state.model, graph, samples_of(state.model, request))
         listener.remark(f"dump: {count} files of tensors in {folder}")
-    return _QuantizedNetwork(graph, original, state.ranges, layers, state.estimate, found_wrong)
+    return _QuantizedNetwork(graph, original, state.model, state.ranges, layers, state.estimate, found_wrong)
 
 
 def _with_plugin(request: Request, model: FloatModel) -> Request:

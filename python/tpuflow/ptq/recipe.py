@@ -52,6 +52,7 @@ from tpuflow.ptq.held_out import Estimate, HeldOut
 from tpuflow.ptq.listener import Listener
 from tpuflow.ptq.range_tuning import better_tuned
 from tpuflow.ptq.shift_negative import shift_negative
+from tpuflow.report.tensorboard import log_folder, log_stages, require
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -385,6 +386,8 @@ def quantize(
         samples: What to calibrate with: `tpuflow.samples`, or arrays by input name, `[samples, ...]`.
         listener: Told what the stages do; remarks go to the log by default.
 
+    With samples and a folder named by `tpuflow.set_log_folder`, TensorBoard's event files are written there.
+
     Returns:
         The verified graph; of a model in segments the same segments in graphs, but that nodes of the device
         which cannot be lowered have gone to the host.
@@ -414,6 +417,13 @@ def quantize(
         dtype = config.quantize.dtype
         raise QuantizeError(f"{dtype} needs no ranges, samples would have no effect: leave them out")
     given = samples if isinstance(samples, Samples) else Samples.of(samples, model.inputs)
-    recipe = Recipe(config)
+    recipe, folder = Recipe(config), log_folder()
+    if folder is not None:
+        require()
     listener = listener or Listener(remark=logger.info)
-    return recipe.lower(recipe.calibrate(model, CalibrationData(given), listener))
+    state = recipe.calibrate(model, CalibrationData(given), listener)
+    graph = recipe.lower(state)
+    if folder is not None:
+        whole = graph.whole if isinstance(graph, Partitioned) else graph
+        log_stages(folder, CalibratedModel.of(model).model, whole or graph, None, given, state.model)
+    return graph

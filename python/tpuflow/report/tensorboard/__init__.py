@@ -2,6 +2,7 @@
 
     logs/original               graph of the imported model
     logs/normalised             graph after normalisation
+    logs/calibrated             graph of the float model that is quantised: channels scaled, weights on grids
     logs/quantised              graph of layers with the grids of what they store
     logs/program                the same layers with the cycles they take
     logs/statistics             histogram of every activation; `min_per_channel`, `max_per_channel` and
@@ -9,8 +10,8 @@
     logs/similarity             cosine similarity of every tensor, a figure per sample
     logs/configuration          bits of every layer, as figure and table
 
-Every graph carries bytes by node under the tag `Resources`. `set_log_folder` makes every later build write
-there; `tpuflow build --log-dir` and `Request.log` ask for one.
+Every graph carries bytes by node under the tag `Resources`. `set_log_folder` makes every later build, and
+every `tpuflow.quantize` with samples, write there; `tpuflow build --log-dir` and `Request.log` ask for one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _folder: Path | None = None
 
 
 def set_log_folder(folder: str | Path | None) -> None:
-    """Later builds write TensorBoard's event files below this folder; None ends that."""
+    """Later builds and quantisations write TensorBoard's event files below this folder; None ends that."""
     global _folder  # noqa: PLW0603 - one setting of the process, as the name says
     _folder = None if folder is None else Path(folder)
 

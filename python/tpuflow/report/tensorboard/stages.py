@@ -32,7 +32,12 @@ SAMPLES = 20
 
 
 def log_stages(
-    folder: Path, model: FloatModel, graph: AnyGraph, program: AnyProgram | None, samples: Samples
+    folder: Path,
+    model: FloatModel,
+    graph: AnyGraph,
+    program: AnyProgram | None,
+    samples: Samples,
+    calibrated: FloatModel | None = None,
 ) -> None:
     """Writes every run below a folder.
 
@@ -42,6 +47,7 @@ def log_stages(
         graph: What it was quantised to.
         program: What that was compiled to.
         samples: Inputs; the first 20 feeds are run in float and as the graph.
+        calibrated: The float model that was quantised, where methods may have changed it.
 
     Raises:
         MissingTensorBoardError: The extra is not installed.
@@ -50,6 +56,9 @@ def log_stages(
         run.graph(float_nodes(model.origin.graph, known_values(model.origin)))
     with RunLog(folder / "normalised") as run:
         run.graph(float_nodes(model.model.graph))
+    if calibrated is not None:
+        with RunLog(folder / "calibrated") as run:
+            run.graph(float_nodes(calibrated.model.graph))
     with RunLog(folder / "quantised") as run:
         run.graph(layer_nodes(graph))
     if program is not None:
