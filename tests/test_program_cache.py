@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,8 +27,8 @@ def dense(weight: int = 3, outputs: int = 10) -> _core.Graph:
     w = builder.constant("w", weights, 0.01)
     b = builder.constant("b", rng.integers(-999, 999, outputs).astype(np.int32))
     requant = {"multiplier": [20000], "shift": [24], "zero_point": 0, "lo": -128, "hi": 127}
-    op = {"op": "mat_mul", "a": x, "b": w, "bias": b, "epilogue": {"requant": requant}}
-    builder.output(builder.layer("dense", json.dumps(op), "y", [1, outputs], "int8", 0.1))
+    op = _core.Op.mat_mul(a=x, b=w, bias=b, epilogue={"requant": requant})
+    builder.output(builder.layer("dense", op, "y", [1, outputs], "int8", 0.1))
     return builder.finish()
 
 
