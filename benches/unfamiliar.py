@@ -58,6 +58,13 @@ def bert_mini() -> onnx.ModelProto:
     return b.model()
 
 
+def speech() -> onnx.ModelProto:
+    """An encoder of 1500 positions of 384, as of thirty seconds of speech: two blocks of six heads."""
+    b = Builder("speech")
+    b.output(_transformer(b, b.input("frames", [1, 1500, 384]), 2, 6))
+    return b.model()
+
+
 def temporal() -> onnx.ModelProto:
     """Temporal convolutions: seven pairs with doubling dilation and a residual, 128 steps of 32 channels."""
     b = Builder("temporal")
@@ -126,7 +133,7 @@ def lstm() -> onnx.ModelProto:
 
 
 NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
-    each.__name__: each for each in (deit_tiny, bert_mini, temporal, unet, generator, lstm)
+    each.__name__: each for each in (deit_tiny, bert_mini, speech, temporal, unet, generator, lstm)
 }
 
 

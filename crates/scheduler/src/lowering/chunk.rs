@@ -12,10 +12,10 @@
 
 use std::ops::Range;
 
-use tpuflow_ir::{Op, TensorId, layout, timing};
+use tpuflow_ir::{Op, TensorId, View, layout, timing};
 
 use super::{Lowering, slices};
-use crate::network::Network;
+use crate::network::{Linear, Network, Step};
 use crate::options::granularity::TileGranularity;
 
 impl Lowering<'_> {
@@ -76,6 +76,9 @@ impl Lowering<'_> {
     pub(super) fn pieces(&self, rows: Range<u32>, count: u32, piece: u32) -> Vec<Range<u32>> {
         let (lines, _, line, _) = layout::image(&self.context.network.tensor(self.output()).shape);
         let (lines, line) = (lines.max(1) as u32, line.max(1) as u32);
+        if self.sequences[self.output().index()] && count == lines * line {
+            return self.pieces_of_tokens(rows, line, piece.max(1));
+        }
         let whole = if count.is_multiple_of(lines) { count / lines } else { 1 };
         let piece = if piece < whole { piece } else { self.suited(lines, line, piece.div_ceil(whole)) * whole };
         let middle = self.shrunk(lines, line).filter(|_| self.is_halved(lines, line) && count.is_multiple_of(lines));
@@ -85,6 +88,38 @@ impl Lowering<'_> {
         let number = |part: u32| ((2 * part + piece) / (2 * piece.max(1))).max(1);
         let even = |part: u32| if middle.is_some() { part.div_ceil(number(part)) } else { piece };
         ends.windows(2).flat_map(|ends| slices(ends[0]..ends[1], even(ends[1] - ends[0]))).collect()
+    }
+
+    /// Pixels of a result that the array's instructions hold together: a row of the image, or of tokens as many as fill a word.
+    pub(super) fn line(&self, output: TensorId, views: &[View; 2], leads: u32) -> u32 {
+        let to = &views[1];
+        let is_one_row = to.rows == leads && self.sequences[output.index()];
+        let smallest = views.iter().map(|view| view.pixel_bytes).min().unwrap_or(1).max(1);
+        let few = self.context.machine.cache.word_bytes.div_ceil(smallest);
+        if is_one_row { few.min(to.width).max(1) } else { to.width.max(1) }
+    }
+
+    /// The same for tokens, `length` rows for each matrix of a stack: pieces begin anew with each matrix and where the array's
+    /// halves of it meet. First halves of all matrices come first, so that what follows can begin with the first tokens.
+    fn pieces_of_tokens(&self, rows: Range<u32>, length: u32, piece: u32) -> Vec<Range<u32>> {
+        let middle = self.shrunk(length, 1).filter(|_| self.is_halved(length, 1));
+        if piece >= length && middle.is_none() {
+            return slices(rows, piece / length * length).collect();
+        }
+        let piece = if middle.is_some() { piece } else { self.suited(length, 1, piece) };
+        let halves = [0..middle.unwrap_or(length), middle.unwrap_or(length)..length];
+        let even = |part: u32| if middle.is_some() { part.div_ceil(part.div_ceil(piece)) } else { piece };
+        let mut pieces = Vec::new();
+        for half in halves.into_iter().filter(|half| !half.is_empty()) {
+            for matrix in rows.start / length..rows.end.div_ceil(length) {
+                let at = |token: u32| (matrix * length + token).clamp(rows.start, rows.end);
+                let part = at(half.start)..at(half.end);
+                if !part.is_empty() {
+                    pieces.extend(slices(part.clone(), even(part.end - part.start)));
+                }
+            }
+        }
+        pieces
     }
 
     /// At least `piece` of `rows` image rows, such that pieces end where the array's do, if that is not much more.
@@ -104,6 +139,33 @@ impl Lowering<'_> {
         let least = rows - most;
         (2 * most >= rows && least > 0).then(|| most - self.halos[self.output().index()] % (most - least + 1))
     }
+}
+
+/// By tensor, whether its rows are tokens: operands and results of products of a single row of pixels or of stacks, and what is
+/// computed row by row of such or for such.
+pub(super) fn sequences(network: &Network) -> Vec<bool> {
+    let mut found = vec![false; network.tensors.len()];
+    let rows = |tensor: TensorId| layout::image(&network.tensor(tensor).shape).0;
+    for step in network.steps.iter().filter(|step| matches!(step.op, Op::MatMul { .. })) {
+        let leads = Linear::of(&step.op, network).map_or(1, |linear| linear.leads as usize);
+        for tensor in network.streams(&step.op).into_iter().chain([step.output]) {
+            found[tensor.index()] |= rows(tensor) == leads;
+        }
+    }
+    let alike = |step: &Step, found: &mut Vec<bool>| {
+        let is_rowwise = matches!(
+            step.op,
+            Op::Binary { .. } | Op::Unary { .. } | Op::Rescale { .. } | Op::Softmax { .. } | Op::LayerNorm { .. }
+        );
+        let shape = &network.tensor(step.output).shape;
+        let same = network.streams(&step.op).into_iter().filter(|t| is_rowwise && network.tensor(*t).shape == *shape);
+        let all: Vec<TensorId> = same.chain([step.output]).collect();
+        let any = all.iter().any(|tensor| found[tensor.index()]);
+        all.iter().for_each(|tensor| found[tensor.index()] |= any);
+    };
+    network.steps.iter().for_each(|step| alike(step, &mut found));
+    network.steps.iter().rev().for_each(|step| alike(step, &mut found));
+    found
 }
 
 /// By tensor, the rows below a row of it that it needs of the first tensor of its size upstream.

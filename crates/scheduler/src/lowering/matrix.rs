@@ -35,34 +35,40 @@ impl Lowering<'_> {
         let fixed = epilogue.fixed();
         let (x, w) = (network.tensor(linear.input), network.tensor(linear.right));
         let (input_zero, weight_zero, weight_dtype) = (x.zero_point(), w.zero_point(), w.dtype);
-        let mut views = [self.operand(linear.input), self.operand(output)];
-        let line = views[1].width.max(1);
+        let fused = fixed.and_then(|e| e.table.as_ref());
         // Small pixels of the last tile are dense in rows of the image alone.
         let is_packed = self.tail(output).is_some() && self.is_in_blocks(output);
-        if linear.is_plain() && !is_packed {
-            refine(&mut views, self.context.machine.word());
-        }
-        let right = w.constant.is_none().then(|| self.operand(linear.right));
-        let shape = Shape {
-            rows: views[1].rows / linear.leads,
-            line,
-            wide: timing::wide(x.dtype, w.dtype),
-            input: views[0],
-            output: views[1],
-            right,
-            weight_dtype,
-            linear,
-        };
-        let fused = fixed.and_then(|e| e.table.as_ref());
-        let pieces = match self.cut(&shape, fused) {
-            Ok(mut cut) => {
-                self.taper(&mut cut, output);
-                vec![(shape, cut)]
+        let mut whole = None;
+        let mut pieces = Vec::new();
+        for (linear, mut views, right) in self.matrices(linear, output) {
+            let line = self.line(output, &views, linear.leads);
+            if linear.is_plain() && !is_packed {
+                refine(&mut views, self.context.machine.word());
             }
-            Err(shortage) => self.along_the_line(&shape, fused).ok_or(shortage)?,
-        };
+            whole = whole.or(Some(views[1]));
+            let shape = Shape {
+                rows: views[1].rows / linear.leads,
+                line,
+                wide: timing::wide(x.dtype, w.dtype),
+                input: views[0],
+                output: views[1],
+                right,
+                weight_dtype,
+                linear,
+            };
+            match self.cut(&shape, fused) {
+                Ok(mut cut) => {
+                    self.taper(&mut cut, output);
+                    pieces.push((shape, cut));
+                }
+                Err(shortage) => pieces.extend(self.along_the_line(&shape, fused).ok_or(shortage)?),
+            }
+        }
+        let Some(whole) = whole else { return Ok(()) };
         let table = fused.map(|t| self.table(t));
-        let blocks = self.blocks(output, &views[1]);
+        let blocks = self.blocks(output, &whole);
+        let mut parameters = None;
+        let begin = self.code.instructions.len();
         for (shape, cut) in pieces {
             let descriptor = self.descriptor(Descriptor::Matrix(MatrixDescriptor {
                 input_zero,
@@ -75,12 +81,44 @@ impl Lowering<'_> {
             }));
             let row = shape.output.width as usize * shape.output.pixel_bytes as usize;
             let alone = self.alone(output)
-                && (shape.output.width == views[1].width || row.is_multiple_of(self.context.machine.word()));
+                && (shape.output.width == whole.width || row.is_multiple_of(self.context.machine.word()));
             let blocks = blocks.clone();
             let mut state = Nest { shape, cut, descriptor, table: table.map(|t| t.1), blocks, alone };
-            self.nest(&mut state);
+            self.nest(&mut state, &mut parameters);
         }
+        self.first_tokens_first(begin);
         Ok(())
+    }
+
+    /// Puts the products of a stack from `begin` on in the order of their tokens, where nothing is loaded or stored between: what
+    /// follows can begin with the first tokens of all matrices.
+    fn first_tokens_first(&mut self, begin: usize) {
+        let layer = &mut self.code.instructions[begin..];
+        let loads = layer.iter().take_while(|each| !matches!(each.work, Work::Matrix(_))).count();
+        let pixel =
+            |each: &VirtualInstruction| if let Work::Matrix(m) = &each.work { Some(m.first_pixel) } else { None };
+        if layer[loads..].iter().all(|each| pixel(each).is_some()) {
+            layer[loads..].sort_by_key(pixel);
+        }
+    }
+
+    /// A product with the views of its operands and its result: one for each matrix where those of a stack lie side by side.
+    fn matrices(&mut self, linear: Linear, output: TensorId) -> Vec<(Linear, [View; 2], Option<View>)> {
+        let tensors = [linear.input, output, linear.right];
+        let is_apart = |tensor: &TensorId| self.context.placement.of(*tensor).beside.is_some();
+        if !tensors.iter().any(is_apart) {
+            let computed = !self.context.network.is_constant(linear.right);
+            let views = [self.operand(linear.input), self.operand(output)];
+            let right = computed.then(|| self.operand(linear.right));
+            return vec![(linear, views, right)];
+        }
+        let matrices = 0..linear.leads;
+        let single = Linear { leads: 1, ..linear };
+        let matrix = |index: u32| {
+            let [input, output, right] = tensors.map(|tensor| self.matrix_of(tensor, index));
+            (single.clone(), [input, output], Some(right))
+        };
+        matrices.map(matrix).collect()
     }
 
     /// A convolution along one axis whose lines are too long: stretches of each line, as convolutions of their own with what
@@ -154,8 +192,10 @@ impl Lowering<'_> {
         None
     }
 
-    fn nest(&mut self, nest: &mut Nest) {
-        let once = (nest.cut.groups.len() == 1).then(|| self.group_parameters(nest, 0));
+    /// The loops of a piece; `parameters`: those of all columns, once a piece has loaded them.
+    fn nest(&mut self, nest: &mut Nest, parameters: &mut Option<BufferId>) {
+        let once =
+            (nest.cut.groups.len() == 1).then(|| *parameters.get_or_insert_with(|| self.group_parameters(nest, 0)));
         for lead in 0..nest.shape.linear.leads {
             let rows = lead * nest.shape.rows..(lead + 1) * nest.shape.rows;
             let all: Vec<Range<u32>> = slices(rows, nest.cut.height).collect();

@@ -25,6 +25,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use tpuflow_ir::isa::{Codes, Direction, Scaling, TableShape};
+use tpuflow_ir::layout::image;
 use tpuflow_ir::{Descriptor, LayerId, Op, Requant, Space, Table, TensorId, View, Window, Work};
 
 use crate::network::placement::natural;
@@ -65,6 +66,8 @@ pub(crate) struct Lowering<'a> {
     blocks: BTreeMap<TensorId, Vec<BufferId>>,
     /// By tensor, rows that windows reach over the edges of what they are computed for, since images last changed their size.
     halos: Vec<u32>,
+    /// By tensor, whether its rows are tokens, between any two of which it may be cut.
+    sequences: Vec<bool>,
     /// By step.
     stages: Vec<u8>,
     /// The last step with constants for weights.
@@ -88,6 +91,7 @@ impl<'a> Lowering<'a> {
             results: BTreeMap::new(),
             blocks: BTreeMap::new(),
             halos: chunk::halos(network),
+            sequences: chunk::sequences(network),
             stages: stages(network),
             last_weights: staging::last_weights(network),
             free: 0,
@@ -156,12 +160,24 @@ impl<'a> Lowering<'a> {
 
     /// The tensor where it lives.
     fn operand(&mut self, tensor: TensorId) -> View {
+        let (space, address) = self.storage(tensor);
+        self.context.placement.view(&self.context.network, tensor, space, address)
+    }
+
+    /// A matrix of a stack where it lives; the only one of a single one.
+    fn matrix_of(&mut self, tensor: TensorId, index: u32) -> View {
+        let (space, address) = self.storage(tensor);
+        let last = image(&self.context.network.tensor(tensor).shape).0.saturating_sub(1) as u32;
+        self.context.placement.matrix(&self.context.network, tensor, index.min(last), space, address)
+    }
+
+    /// Where a tensor's root begins.
+    fn storage(&mut self, tensor: TensorId) -> (Space, u64) {
         let root = self.context.placement.of(tensor).root;
-        let (space, buffer) = match self.memory_space(root) {
-            TensorSpace::Cache => (Space::Cache, self.cache_buffer(root)),
-            TensorSpace::Ddr => (Space::Ddr(0), self.external_buffer(root)),
-        };
-        self.context.placement.view(&self.context.network, tensor, space, buffer.at(0))
+        match self.memory_space(root) {
+            TensorSpace::Cache => (Space::Cache, self.cache_buffer(root).at(0)),
+            TensorSpace::Ddr => (Space::Ddr(0), self.external_buffer(root).at(0)),
+        }
     }
 
     /// Where a root lives; constants always live in DDR.
@@ -345,6 +361,9 @@ impl<'a> Lowering<'a> {
             return rows.max(1);
         }
         let pieces = self.granularity().pieces(cycles, start).min(self.context.parameters.pieces());
+        // The array takes tokens by halves of an image at least: shorter pieces than hide a start-up bring it nothing.
+        let is_sequence = self.sequences[self.output().index()];
+        let pieces = if is_sequence { pieces.min(cycles / start.max(1)).max(1) } else { pieces };
         u64::from(rows).div_ceil(pieces).max(1) as u32
     }
 }

@@ -8,15 +8,21 @@
 //!  concat of a (48 channels) and b (16), words of 64 bytes:      | a a a b | a a a b | a a a b | ...   no copy
 //! ```
 //!
+//! Matrices of a stack, the heads of attention, may lie *side by side*: each in a range of channels of the same pixels. Where
+//! nothing but products of stacks touches them there, heads need not be copied apart before attention nor together after it:
+//!
+//! ```text
+//!  tokens x (heads x depth)      | q0 q1 q2 k0 k1 k2 v0 v1 v2 | a row for each token; q0: a matrix of the stack q
+//! ```
+//!
 //! A range of channels is used only where it starts on a word or stays inside one, or where the array makes it in as many column
 //! tiles of which only the first begins inside a word: a producer's words are then never shared between two of its writes, and
 //! a consumer reads no more words than from a tensor of its own.
 
 use tpuflow_ir::layout::image;
-use tpuflow_ir::{Op, Space, TensorId, View};
+use tpuflow_ir::{Graph, Op, Space, TensorId, View};
 
-use crate::network::Network;
-use crate::network::{Linear, is_depthwise};
+use crate::network::{Linear, Network, is_depthwise};
 
 /// Where a tensor lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +35,17 @@ pub(crate) struct Place {
     pub pixel_bytes: u32,
     /// Bytes into the pixel.
     pub channel_offset: u32,
+    /// Matrices of a stack that lie side by side in the pixels of a row; `None` where they lie one below the other.
+    pub beside: Option<Beside>,
+}
+
+/// Matrices side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Beside {
+    /// How many are in a row.
+    pub count: u32,
+    /// Bytes from the channels of one to those of the next.
+    pub step: u32,
 }
 
 /// The place of every tensor.
@@ -44,11 +61,12 @@ pub(crate) struct Placement {
 
 impl Placement {
     /// Decides all places.
-    pub fn new(network: &Network, inputs: &[TensorId], word: usize, columns: usize) -> Self {
+    pub fn new(network: &Network, graph: &Graph, word: usize, columns: usize) -> Self {
+        let inputs = &graph.inputs;
         let own = |(index, _)| {
             let root = TensorId::new(index);
             let view = natural(network, root, word);
-            Place { root, offset: 0, pixel_bytes: view.pixel_bytes, channel_offset: 0 }
+            Place { root, offset: 0, pixel_bytes: view.pixel_bytes, channel_offset: 0, beside: None }
         };
         let places = network.tensors.iter().enumerate().map(own).collect();
         let absorbed = vec![None; network.tensors.len()];
@@ -66,6 +84,9 @@ impl Placement {
             {
                 placement.places[step.output.index()] = place;
                 placement.free[index] = true;
+            }
+            if !placement.free[index] && matches!(step.op, Op::Rearrange { .. }) {
+                placement.stack(network, &graph.outputs, index);
             }
             if let Op::Concat { inputs, .. } = &step.op {
                 placement.free[index] = inputs.iter().all(|&t| placement.in_place(t, step.output));
@@ -92,12 +113,34 @@ impl Placement {
     /// The tensor as a view of storage at `address`.
     pub fn view(&self, network: &Network, tensor: TensorId, space: Space, address: u64) -> View {
         let place = self.of(tensor);
+        debug_assert!(place.beside.is_none(), "matrices side by side are no single view");
         View {
             space,
             address: address + place.offset,
             pixel_bytes: place.pixel_bytes,
             channel_offset: place.channel_offset,
             ..natural(network, tensor, self.word)
+        }
+    }
+
+    /// Matrix `index` of a stack, that is a row of its image, as a view of storage at `address`.
+    pub fn matrix(&self, network: &Network, tensor: TensorId, index: u32, space: Space, address: u64) -> View {
+        let (place, own) = (self.of(tensor), natural(network, tensor, self.word));
+        let (row, shift) = match place.beside {
+            Some(Beside { count, step }) => (index / count, index % count * step),
+            None => (index, 0),
+        };
+        let line = View { pixel_bytes: place.pixel_bytes, ..own }.row_bytes(self.word);
+        View {
+            space,
+            address: address + place.offset + u64::from(row) * line,
+            rows: 1,
+            height: 1,
+            stored_rows: 1,
+            pixel_bytes: place.pixel_bytes,
+            channel_offset: place.channel_offset + shift,
+            origin: [index * own.width, 0],
+            ..own
         }
     }
 
@@ -117,6 +160,81 @@ impl Placement {
                 blocks(place.pixel_bytes) > blocks(own)
             })
         })
+    }
+
+    /// Leaves the matrices of a stack side by side where step `index` would copy them apart, from pixels of its operand, or
+    /// together, into pixels of its result.
+    fn stack(&mut self, network: &Network, outputs: &[TensorId], index: usize) {
+        let step = &network.steps[index];
+        let Op::Rearrange { input, dims, strides, offset } = &step.op else { return };
+        let loops = coalesced(dims, strides);
+        let found = self.apart(network, *input, step.output, &loops, *offset).or_else(|| {
+            let together = *offset == 0 && self.of(*input).root == *input;
+            self.together(network, *input, step.output, &loops).filter(|_| together)
+        });
+        if let Some((stack, place)) = found
+            && self.absorbed[stack.index()].is_none()
+            && !outputs.contains(&stack)
+            && is_for_products(network, stack, index)
+        {
+            self.places[stack.index()] = place;
+            self.free[index] = true;
+        }
+    }
+
+    /// The result as a stack in the pixels of the operand.
+    fn apart(
+        &self,
+        network: &Network,
+        wide: TensorId,
+        stack: TensorId,
+        loops: &[(i64, i64)],
+        offset: i64,
+    ) -> Option<(TensorId, Place)> {
+        let (from, to) = (natural(network, wide, self.word), natural(network, stack, self.word));
+        let count = matrices(&from, &to)?;
+        let channels = i64::from(from.channels);
+        let walks = |step: i64| {
+            let image = i64::from(from.width) * channels;
+            let all = [(from.rows, image), (count, step), (to.width, channels), (to.channels, 1)];
+            let (dims, strides): (Vec<u32>, Vec<i64>) = all.into_iter().unzip();
+            coalesced(&dims, &strides) == loops
+        };
+        let step = loops.iter().map(|&(_, step)| step).find(|&step| (1..channels).contains(&step) && walks(step))?;
+        if offset < 0 || offset + i64::from(count - 1) * step + i64::from(to.channels) > channels {
+            return None;
+        }
+        let size = from.dtype.bytes() as i64;
+        let place = self.beside(wide, Beside { count, step: (step * size) as u32 }, (offset * size) as u32, &to)?;
+        Some((stack, place))
+    }
+
+    /// The operand as a stack in the pixels of the result.
+    fn together(
+        &self,
+        network: &Network,
+        stack: TensorId,
+        wide: TensorId,
+        loops: &[(i64, i64)],
+    ) -> Option<(TensorId, Place)> {
+        let (from, to) = (natural(network, stack, self.word), natural(network, wide, self.word));
+        let count = matrices(&to, &from)?;
+        let depth = i64::from(from.channels);
+        let matrix = i64::from(from.width) * depth;
+        let all = [(to.rows, i64::from(count) * matrix), (from.width, depth), (count, matrix), (from.channels, 1)];
+        let (dims, strides): (Vec<u32>, Vec<i64>) = all.into_iter().unzip();
+        let is_made = || network.steps.iter().any(|step| step.output == stack);
+        let place = self.beside(wide, Beside { count, step: from.payload() as u32 }, 0, &from)?;
+        (coalesced(&dims, &strides) == loops && is_made()).then_some((stack, place))
+    }
+
+    /// Matrices like `matrix` in the pixels of `wide` from byte `first` on, if each begins on a word or stays inside one.
+    fn beside(&self, wide: TensorId, beside: Beside, first: u32, matrix: &View) -> Option<Place> {
+        let host = self.of(wide);
+        let channel_offset = host.channel_offset + first;
+        let starts = (0..beside.count).map(|index| channel_offset + index * beside.step);
+        let fits = starts.into_iter().all(|start| self.fits_channels(start as usize, matrix.payload()));
+        (fits && host.beside.is_none()).then_some(Place { channel_offset, beside: Some(beside), ..host })
     }
 
     fn fits_channels(&self, offset: usize, payload: usize) -> bool {
@@ -206,6 +324,9 @@ impl Placement {
         offset: i64,
     ) -> Option<Place> {
         let host = self.of(input);
+        if host.beside.is_some() {
+            return None;
+        }
         let from = self.view(network, input, Space::Cache, 0);
         let to = natural(network, output, self.word);
         let (word, size) = (self.word as u64, from.dtype.bytes() as u64);
@@ -255,6 +376,25 @@ impl Placement {
         }
         None
     }
+}
+
+/// How many matrices of a stack the pixels of `wide` would hold side by side; `None` where it is no stack of such.
+fn matrices(wide: &View, stack: &View) -> Option<u32> {
+    let count = stack.rows.checked_div(wide.rows)?;
+    let alike = wide.width == stack.width && wide.dtype == stack.dtype && wide.rows * count == stack.rows;
+    (alike && count > 1).then_some(count)
+}
+
+/// Whether every step but one that touches a stack multiplies stacks of matrices, both of them computed.
+fn is_for_products(network: &Network, stack: TensorId, but: usize) -> bool {
+    let rows = image(&network.tensor(stack).shape).0;
+    network.steps.iter().enumerate().filter(|(index, _)| *index != but).all(|(_, step)| {
+        let touches = step.output == stack || step.op.operands().contains(&stack);
+        let Op::MatMul { a, b, .. } = &step.op else { return !touches };
+        let computed = !network.is_constant(*a) && !network.is_constant(*b);
+        let leads = Linear::of(&step.op, network).map_or(1, |linear| linear.leads as usize);
+        !touches || computed && leads > 1 && leads == rows
+    })
 }
 
 /// Whether an operator's unit can write its result anywhere a view describes.
