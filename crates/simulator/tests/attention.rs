@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use common::Net;
 use tpuflow_ir::isa::VectorOp;
-use tpuflow_ir::{BinaryKind, Descriptor, Graph, Machine, Op, Program, TensorId, Unit, Work};
+use tpuflow_ir::{BinaryKind, Descriptor, Graph, Machine, Op, Parts, Program, TensorId, Tiling, Unit, Work};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::parameters::Parameters;
 use tpuflow_scheduler::{Options as ScheduleOptions, schedule, schedule_by};
@@ -145,4 +145,18 @@ fn heads_are_copied_for_their_transposition_alone_and_units_overlap() {
     let busy = |unit: Unit| run.counters.units[unit.index()].busy;
     let (array, elementwise) = (busy(Unit::Me), busy(Unit::Ewp));
     assert!(run.cycles < 19_000, "{} cycles, array {array}, elementwise {elementwise}", run.cycles);
+}
+
+#[test]
+fn scores_that_do_not_fit_are_computed_for_some_tokens_at_a_time() {
+    let mut machine = Machine::preset("128x128_asic").unwrap();
+    machine.cache.banks = 4;
+    let mut net = Net::new(2);
+    let x = net.input(&[1, 1024, 128]);
+    let y = attention(&mut net, x, 2, false);
+    let graph = net.finish(&[y]);
+    let program = compiled(&graph, &machine);
+    let by_tokens = |tiling: &Tiling| matches!(tiling.parts, Parts::Grid { rows: 1, columns: 2.., .. });
+    assert!(program.tilings.iter().any(by_tokens), "{:?}", program.tilings);
+    assert_eq!(program.spill_bytes, 0);
 }

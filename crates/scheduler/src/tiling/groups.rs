@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::ops::Add;
 
-use tpuflow_ir::{Graph, LayerId, Machine, Parts, TensorId, Tiling, Unit};
+use tpuflow_ir::{Graph, LayerId, Machine, Op, Parts, TensorId, Tiling, Unit};
 
 use super::region::Region;
 use super::{Demand, demands};
@@ -188,8 +188,11 @@ pub(crate) fn groups(
         };
         let images = leaves.iter().map(|&t| graph.tensor(t)).map(|t| if t.shape.len() > 3 { t.shape[0] } else { 1 });
         let images = images.min().unwrap_or(1).min(MOST_PARTS as usize) as u32;
-        let rows = std::iter::successors(Some(1), |rows| Some(rows * 2)).take_while(|rows| rows * images <= MOST_PARTS);
-        let candidates = rows.map(|rows| [images, rows, 1]).filter(|counts| *counts != [1, 1, 1]);
+        let doubled = || std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| n * images <= MOST_PARTS);
+        // Tokens lie along the columns: rows of a product take all of its right operand and no halo.
+        let is_windowless = graph.layers[first..end].iter().all(|layer| !has_window(&layer.op));
+        let tokens = doubled().filter(|_| is_windowless).map(|columns| [images, 1, columns]);
+        let candidates = doubled().map(|rows| [images, rows, 1]).chain(tokens).filter(|counts| *counts != [1, 1, 1]);
         candidates.filter_map(|counts| price(run(first, end, counts))).min_by_key(|(cost, _)| *cost)
     };
     let whole = |layer: usize| {
@@ -203,6 +206,11 @@ pub(crate) fn groups(
     };
     let runs = division(graph.layers.len(), longest.min(LONGEST), 0, price).map_or_else(Vec::new, |found| found.1);
     runs.into_iter().filter_map(|(first, end)| grouped(first, end)).map(|(_, tiling)| tiling).collect()
+}
+
+/// Whether an operator's pixels depend on others around them.
+fn has_window(op: &Op) -> bool {
+    matches!(op, Op::Conv { .. } | Op::MaxPool { .. } | Op::AveragePool { .. } | Op::ResizeLinear { .. })
 }
 
 /// Cycles a layer's unit takes for some elements of its result.
