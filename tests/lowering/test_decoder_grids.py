@@ -72,3 +72,7 @@ def test_past_and_present_share_a_grid() -> None:
         past = grids[f"past_key_values.0.{kind}"]
         assert past[0] == "int8"
         assert past == grids[f"present.0.{kind}/all"]
+        # What a run appends has the codes of the past, whatever else reads the new rows.
+        sources = {tensor.source_json: tensor for tensor in (graph.tensors[index] for index in graph.outputs)}
+        (rows,) = (each for text, each in sources.items() if f"present.0.{kind}" in (text or ""))
+        assert past == (rows.dtype, rows.scale, rows.zero_point)

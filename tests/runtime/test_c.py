@@ -6,6 +6,7 @@ import ctypes
 import subprocess
 import threading
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pytest
@@ -14,9 +15,15 @@ import tpuflow
 from partitioning.networks import top_scores
 from runtime import c
 from runtime.small import feed, program
+from tpuflow import _core
+from tpuflow.execution.decoder import PhaseLevel, phase_feed
+from tpuflow.execution.levels import graph_level
 from tpuflow.frontend import generate_samples
 from tpuflow.io.samples import Samples
-from tpuflow.runtime import Device, convert_to_raw
+from tpuflow.pipeline.decoders import BuiltDecoder
+from tpuflow.runtime import Device, convert_to_raw, descriptions
+
+Buffer: TypeAlias = ctypes.Array[ctypes.c_char]
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +125,7 @@ def test_errors_are_statuses_with_one_line(tmp_path: Path) -> None:
     nothing = (ctypes.c_void_p * 2)()
     fails(argument, "output 0 is null", tpu.tpuflow_program_run(handle, 0, nothing, two, nothing, two, None))
     buffers = [ctypes.create_string_buffer(1 << 14) for _ in range(2)]
-    outputs = (ctypes.c_void_p * 2)(*(ctypes.addressof(room) for room in buffers))
+    outputs = (ctypes.c_void_p * 2)(*(ctypes.addressof(each) for each in buffers))
     fails(
         argument,
         'words of input "image" is null',
@@ -150,3 +157,74 @@ def test_a_network_with_parts_on_the_host_is_refused(tmp_path: Path) -> None:
     tpu, handle = c.library(), ctypes.c_void_p()
     assert tpu.tpuflow_program_load(str(path).encode(), ctypes.byref(handle)) == 2
     assert b"parts of it run on the host" in tpu.tpuflow_last_error()
+
+
+@pytest.mark.feature("PRG-19")
+def test_steps_in_c_are_those_of_devices(built: BuiltDecoder, tmp_path: Path) -> None:
+    part = built.parts["decode1_context8"]
+    path, rows = tmp_path / "step.tpu", str(tmp_path / "rows.state").encode()
+    part.program.save(path)
+    tpu, program, state = c.library(), ctypes.c_void_p(), ctypes.c_void_p()
+    tpu.tpuflow_program_last_position.restype = tpu.tpuflow_state_rows.restype = ctypes.c_uint32
+    assert tpu.tpuflow_program_load(str(path).encode(), ctypes.byref(program)) == 0
+    assert tpu.tpuflow_program_last_position(program) == 7
+    assert tpu.tpuflow_state_new(program, ctypes.byref(state)) == 0
+    level = graph_level(part.graph)
+    inputs, outputs = descriptions(part.program.metadata())  # type: ignore[union-attr]
+    codec = _core.Codec(part.program.metadata())  # type: ignore[union-attr]
+    with Device.open() as device, device.load(part.program) as loaded:
+        inference = loaded.inference()
+
+        def step(position: int, into: ctypes.c_void_p | None, to: list[Buffer | None]) -> int:
+            feed = phase_feed(level, PhaseLevel.of(level).phase, None, [position + 2], position)
+            words = [
+                codec.pack(number, feed[port.name].reshape(-1).view(np.uint8)) if port.name in feed else None
+                for number, port in enumerate(inputs)
+            ]
+            given = (ctypes.c_void_p * len(words))(*(None if w is None else w.ctypes.data for w in words))
+            taken = (ctypes.c_void_p * len(to))(*(None if t is None else ctypes.addressof(t) for t in to))
+            sizes = [ctypes.c_size_t(len(each)) for each in (words, to)]
+            at = ctypes.c_uint32(position)
+            return int(tpu.tpuflow_program_step(program, into, at, 1, given, sizes[0], taken, sizes[1], None))
+
+        buffers: list[Buffer | None] = [
+            ctypes.create_string_buffer(port.words * port.cache_word_length)
+            if port.name == "logits"
+            else None
+            for port in outputs
+        ]
+        for position in range(4):
+            feed = phase_feed(level, PhaseLevel.of(level).phase, None, [position + 2], position)
+            expected = inference.step(feed)["logits"]
+            assert step(position, state, buffers) == 0, tpu.tpuflow_last_error()
+            number, buffer = next((n, buffer) for n, buffer in enumerate(buffers) if buffer is not None)
+            found = codec.unpack(number, np.frombuffer(buffer.raw, np.uint8))
+            assert found.tobytes() == expected.tobytes(), position
+        assert tpu.tpuflow_state_rows(state) == 4
+        assert tpu.tpuflow_state_save(state, rows) == 0
+        key = inference.state.names[0]
+        held = inference.state.read(key)
+        buffer = ctypes.create_string_buffer(held.nbytes)
+        size = ctypes.c_size_t(held.nbytes)
+        assert tpu.tpuflow_state_read(state, program, key.encode(), buffer, size) == 0
+        assert buffer.raw == held.tobytes()
+        tpu.tpuflow_state_truncate(state, ctypes.c_uint32(0))
+        assert step(2, state, buffers) == 3
+        assert tpu.tpuflow_last_error() == b"position 2 lies behind the 0 rows of the state"
+        assert tpu.tpuflow_state_restore(state, rows) == 0
+        assert step(2, state, buffers) == 0
+        assert step(9, state, buffers) == 3
+        assert b"lies beyond the context" in tpu.tpuflow_last_error()
+        assert step(2, None, buffers) == 1
+        assert tpu.tpuflow_last_error() == b"state is null"
+        assert step(2, state, [None] * len(buffers)) == 1
+        arrays = [inference.state.read(name) for name in inference.state.names]
+        pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+        count, four = ctypes.c_size_t(len(arrays)), ctypes.c_uint32(4)
+        assert tpu.tpuflow_state_write(state, program, four, pointers, count, size) == 0
+        assert tpu.tpuflow_state_rows(state) == 4
+        assert tpu.tpuflow_state_restore(state, str(path).encode()) == 3
+        assert tpu.tpuflow_last_error() == b"not a saved state, or one that was cut or altered"
+    tpu.tpuflow_state_free(state)
+    tpu.tpuflow_state_free(None)
+    tpu.tpuflow_program_free(program)

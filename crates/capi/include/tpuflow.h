@@ -88,6 +88,11 @@ typedef struct tpuflow_codec tpuflow_codec;
 typedef struct tpuflow_program tpuflow_program;
 
 /*
+ Rows of all states of a program. One step at a time changes them.
+ */
+typedef struct tpuflow_state tpuflow_state;
+
+/*
  An input or output. All pointers live as long as the codec.
  */
 typedef struct tpuflow_port {
@@ -283,6 +288,109 @@ enum tpuflow_status tpuflow_program_run(const struct tpuflow_program *program,
                                         struct tpuflow_figures *figures);
 
 /*
+ The last position a step of a program may have: how many rows it reaches before its own. Of a program without states 0.
+
+ # Safety
+ `program` is a program or null.
+ */
+uint32_t tpuflow_program_last_position(const struct tpuflow_program *program);
+
+/*
+ The states of a program without rows. All programs of one network, whatever their contexts, may step with it. Free it with
+ tpuflow_state_free.
+
+ # Safety
+ `program` is a program; `state` leads to room for a pointer.
+ */
+enum tpuflow_status tpuflow_state_new(const struct tpuflow_program *program,
+                                      struct tpuflow_state **state);
+
+/*
+ Frees a state; null is nothing.
+
+ # Safety
+ `state` came from `tpuflow_state_new`, is freed once, and nobody uses it any more.
+ */
+void tpuflow_state_free(struct tpuflow_state *state);
+
+/*
+ How many rows count: the last step's position and its new rows. Of null 0.
+
+ # Safety
+ `state` is a state or null.
+ */
+uint32_t tpuflow_state_rows(const struct tpuflow_state *state);
+
+/*
+ Forgets rows from `rows` on: all of them for 0.
+
+ # Safety
+ `state` is a state nobody else uses meanwhile, or null.
+ */
+void tpuflow_state_truncate(struct tpuflow_state *state, uint32_t rows);
+
+/*
+ Writes the rows that count to a file.
+
+ # Safety
+ `state` is a state nobody changes meanwhile; `path` is a string.
+ */
+enum tpuflow_status tpuflow_state_save(const struct tpuflow_state *state, const char *path);
+
+/*
+ Takes the rows of a file that tpuflow_state_save wrote of the same states.
+
+ # Safety
+ `state` is a state nobody else uses meanwhile; `path` is a string.
+ */
+enum tpuflow_status tpuflow_state_restore(struct tpuflow_state *state, const char *path);
+
+/*
+ Gives the rows that count of the state of this name (of its input), as the model's array, to room for exactly as many bytes.
+
+ # Safety
+ `state` is a state nobody changes meanwhile, `program` a program; `name` is a string; `array` leads to `bytes` bytes nobody else
+ uses.
+ */
+enum tpuflow_status tpuflow_state_read(const struct tpuflow_state *state,
+                                       const struct tpuflow_program *program,
+                                       const char *name,
+                                       uint8_t *array,
+                                       size_t bytes);
+
+/*
+ Replaces all rows: for every state, in the order of the program's inputs, an array of `rows` rows in the model's form, of
+ `bytes` bytes each.
+
+ # Safety
+ `state` is a state nobody else uses meanwhile, `program` a program; `arrays` leads to `count` pointers to `bytes` bytes each.
+ */
+enum tpuflow_status tpuflow_state_write(struct tpuflow_state *state,
+                                        const struct tpuflow_program *program,
+                                        uint32_t rows,
+                                        const uint8_t *const *arrays,
+                                        size_t count,
+                                        size_t bytes);
+
+/*
+ Runs a program behind the rows of a state before `position`, at most `tpuflow_program_last_position`, and writes the new ones
+ there; all else as tpuflow_program_run. Of inputs and outputs that are states nothing is read and nothing written: their pointers
+ may be null.
+
+ # Safety
+ As tpuflow_program_run; `state` is a state nobody else uses meanwhile.
+ */
+enum tpuflow_status tpuflow_program_step(const struct tpuflow_program *program,
+                                         struct tpuflow_state *state,
+                                         uint32_t position,
+                                         int32_t mode,
+                                         const uint8_t *const *inputs,
+                                         size_t input_count,
+                                         uint8_t *const *outputs,
+                                         size_t output_count,
+                                         struct tpuflow_figures *figures);
+
+/*
  Version of the library, such as "0.1.0".
  */
 const char *tpuflow_version(void);
@@ -442,6 +550,109 @@ enum tpuflow_status tpuflow_program_run(const struct tpuflow_program *program,
                                         uint8_t *const *outputs,
                                         size_t output_count,
                                         struct tpuflow_figures *figures);
+
+/*
+ The last position a step of a program may have: how many rows it reaches before its own. Of a program without states 0.
+
+ # Safety
+ `program` is a program or null.
+ */
+uint32_t tpuflow_program_last_position(const struct tpuflow_program *program);
+
+/*
+ The states of a program without rows. All programs of one network, whatever their contexts, may step with it. Free it with
+ tpuflow_state_free.
+
+ # Safety
+ `program` is a program; `state` leads to room for a pointer.
+ */
+enum tpuflow_status tpuflow_state_new(const struct tpuflow_program *program,
+                                      struct tpuflow_state **state);
+
+/*
+ Frees a state; null is nothing.
+
+ # Safety
+ `state` came from `tpuflow_state_new`, is freed once, and nobody uses it any more.
+ */
+void tpuflow_state_free(struct tpuflow_state *state);
+
+/*
+ How many rows count: the last step's position and its new rows. Of null 0.
+
+ # Safety
+ `state` is a state or null.
+ */
+uint32_t tpuflow_state_rows(const struct tpuflow_state *state);
+
+/*
+ Forgets rows from `rows` on: all of them for 0.
+
+ # Safety
+ `state` is a state nobody else uses meanwhile, or null.
+ */
+void tpuflow_state_truncate(struct tpuflow_state *state, uint32_t rows);
+
+/*
+ Writes the rows that count to a file.
+
+ # Safety
+ `state` is a state nobody changes meanwhile; `path` is a string.
+ */
+enum tpuflow_status tpuflow_state_save(const struct tpuflow_state *state, const char *path);
+
+/*
+ Takes the rows of a file that tpuflow_state_save wrote of the same states.
+
+ # Safety
+ `state` is a state nobody else uses meanwhile; `path` is a string.
+ */
+enum tpuflow_status tpuflow_state_restore(struct tpuflow_state *state, const char *path);
+
+/*
+ Gives the rows that count of the state of this name (of its input), as the model's array, to room for exactly as many bytes.
+
+ # Safety
+ `state` is a state nobody changes meanwhile, `program` a program; `name` is a string; `array` leads to `bytes` bytes nobody else
+ uses.
+ */
+enum tpuflow_status tpuflow_state_read(const struct tpuflow_state *state,
+                                       const struct tpuflow_program *program,
+                                       const char *name,
+                                       uint8_t *array,
+                                       size_t bytes);
+
+/*
+ Replaces all rows: for every state, in the order of the program's inputs, an array of `rows` rows in the model's form, of
+ `bytes` bytes each.
+
+ # Safety
+ `state` is a state nobody else uses meanwhile, `program` a program; `arrays` leads to `count` pointers to `bytes` bytes each.
+ */
+enum tpuflow_status tpuflow_state_write(struct tpuflow_state *state,
+                                        const struct tpuflow_program *program,
+                                        uint32_t rows,
+                                        const uint8_t *const *arrays,
+                                        size_t count,
+                                        size_t bytes);
+
+/*
+ Runs a program behind the rows of a state before `position`, at most `tpuflow_program_last_position`, and writes the new ones
+ there; all else as tpuflow_program_run. Of inputs and outputs that are states nothing is read and nothing written: their pointers
+ may be null.
+
+ # Safety
+ As tpuflow_program_run; `state` is a state nobody else uses meanwhile.
+ */
+enum tpuflow_status tpuflow_program_step(const struct tpuflow_program *program,
+                                         struct tpuflow_state *state,
+                                         uint32_t position,
+                                         int32_t mode,
+                                         const uint8_t *const *inputs,
+                                         size_t input_count,
+                                         uint8_t *const *outputs,
+                                         size_t output_count,
+                                         struct tpuflow_figures *figures);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -18,6 +18,15 @@ pub(crate) unsafe fn shared<'a, T>(pointer: *const T, what: &str) -> Result<&'a 
     unsafe { pointer.as_ref() }.ok_or_else(|| null(what))
 }
 
+/// What a pointer leads to, to be changed.
+///
+/// # Safety
+/// `pointer` is null or leads to a live `T` that nobody else uses meanwhile.
+pub(crate) unsafe fn exclusive<'a, T>(pointer: *mut T, what: &str) -> Result<&'a mut T, Failure> {
+    // SAFETY: the caller's promise is this function's.
+    unsafe { pointer.as_mut() }.ok_or_else(|| null(what))
+}
+
 /// Writes to where a pointer leads.
 ///
 /// # Safety

@@ -4,7 +4,7 @@ use std::ffi::c_char;
 use std::sync::Arc;
 
 use tpuflow_ir::Program;
-use tpuflow_runtime::{Mode, Session};
+use tpuflow_runtime::{Mode, Session, StateMemory};
 
 use crate::codec::tpuflow_codec;
 use crate::memory::{fill, free, give, path, shared, slice};
@@ -110,42 +110,94 @@ pub unsafe extern "C" fn tpuflow_program_run(
 ) -> tpuflow_status {
     guard(|| {
         // SAFETY: the caller's promise.
-        let session = &unsafe { shared(program, "program") }?.session;
-        let codec = session.codec();
-        let counts = [(input_count, codec.inputs.len(), "inputs"), (output_count, codec.outputs.len(), "outputs")];
-        for (given, expected, what) in counts {
-            if given != expected {
-                let message = format!("{given} {what} given, the program has {expected}");
-                return Err(Failure(tpuflow_status::Data, message));
-            }
+        let program = unsafe { shared(program, "program") }?;
+        let ports = Ports { inputs, input_count, outputs, output_count, figures };
+        // SAFETY: the caller's promise.
+        unsafe { run(program, None, mode, &ports) }
+    })
+}
+
+/// The last position a step of a program may have: how many rows it reaches before its own. Of a program without states 0.
+///
+/// # Safety
+/// `program` is a program or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tpuflow_program_last_position(program: *const tpuflow_program) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { program.as_ref() }.and_then(|program| program.session.program().last_position()).unwrap_or(0)
+}
+
+impl tpuflow_program {
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
+    }
+}
+
+/// The arrays of a run, as they are given.
+pub(crate) struct Ports {
+    pub(crate) inputs: *const *const u8,
+    pub(crate) input_count: usize,
+    pub(crate) outputs: *const *mut u8,
+    pub(crate) output_count: usize,
+    pub(crate) figures: *mut tpuflow_figures,
+}
+
+/// Runs a program, behind the rows of a state if there is one.
+///
+/// # Safety
+/// As tpuflow_program_run.
+pub(crate) unsafe fn run(
+    program: &tpuflow_program,
+    state: Option<(&mut StateMemory, u32)>,
+    mode: i32,
+    ports: &Ports,
+) -> Result<(), Failure> {
+    let session = &program.session;
+    let codec = session.codec();
+    let &Ports { inputs, input_count, outputs, output_count, figures } = ports;
+    let counts = [(input_count, codec.inputs.len(), "inputs"), (output_count, codec.outputs.len(), "outputs")];
+    for (given, expected, what) in counts {
+        if given != expected {
+            let message = format!("{given} {what} given, the program has {expected}");
+            return Err(Failure(tpuflow_status::Data, message));
+        }
+    }
+    // SAFETY: the caller's promise.
+    let (from, to) = unsafe { (slice(inputs, input_count, "inputs")?, slice(outputs, output_count, "outputs")?) };
+    let states = if state.is_some() { &session.program().states[..] } else { &[] };
+    let kept = |number: usize| states.iter().any(|state| state.output as usize == number);
+    if let Some(number) = (0..to.len()).find(|&number| to[number].is_null() && !kept(number)) {
+        return Err(Failure(tpuflow_status::Argument, format!("output {number} is null")));
+    }
+    let words = from.iter().zip(&codec.inputs).enumerate().map(|(number, (&words, port))| {
+        if states.iter().any(|state| state.input as usize == number) {
+            return Ok(&[][..]);
         }
         // SAFETY: the caller's promise.
-        let (from, to) = unsafe { (slice(inputs, input_count, "inputs")?, slice(outputs, output_count, "outputs")?) };
-        let missing = to.iter().position(|pointer| pointer.is_null());
-        if let Some(number) = missing {
-            return Err(Failure(tpuflow_status::Argument, format!("output {number} is null")));
-        }
-        let words = from.iter().zip(&codec.inputs).map(|(&words, port)| {
-            // SAFETY: the caller's promise.
-            unsafe { slice(words, port.word_bytes(), &format!("words of input \"{}\"", port.name)) }
-        });
-        let mode = match mode {
-            _ if mode == tpuflow_mode::Fast as i32 => Mode::Fast,
-            _ if mode == tpuflow_mode::Exact as i32 => Mode::Exact,
-            _ => return Err(Failure(tpuflow_status::Argument, format!("mode {mode} does not exist"))),
-        };
-        let answer = session.run_words(&words.collect::<Result<Vec<_>, _>>()?, mode)?;
-        for ((port, words), &to) in codec.outputs.iter().zip(&answer.outputs).zip(to) {
+        unsafe { slice(words, port.word_bytes(), &format!("words of input \"{}\"", port.name)) }
+    });
+    let words = words.collect::<Result<Vec<_>, _>>()?;
+    let mode = match mode {
+        _ if mode == tpuflow_mode::Fast as i32 => Mode::Fast,
+        _ if mode == tpuflow_mode::Exact as i32 => Mode::Exact,
+        _ => return Err(Failure(tpuflow_status::Argument, format!("mode {mode} does not exist"))),
+    };
+    let answer = match state {
+        Some((memory, position)) => session.step_words(&words, memory, position, mode)?,
+        None => session.run_words(&words, mode)?,
+    };
+    for (number, ((port, words), &to)) in codec.outputs.iter().zip(&answer.outputs).zip(to).enumerate() {
+        if !kept(number) {
             // SAFETY: the caller's promise.
             unsafe { fill(to, port.word_bytes(), words, &format!("words of output \"{}\"", port.name)) }?;
         }
-        if !figures.is_null() {
-            let cycles = answer.run.as_ref().map_or(0, |run| run.cycles);
-            let time_us = cycles as f64 * 1e6 / session.program().machine.clock_hz as f64;
-            let found = tpuflow_figures { cycles, time_us, events: answer.events.len(), seconds: answer.seconds };
-            // SAFETY: the caller's promise.
-            unsafe { give(figures, "figures", found) }?;
-        }
-        Ok(())
-    })
+    }
+    if !figures.is_null() {
+        let cycles = answer.run.as_ref().map_or(0, |run| run.cycles);
+        let time_us = cycles as f64 * 1e6 / session.program().machine.clock_hz as f64;
+        let found = tpuflow_figures { cycles, time_us, events: answer.events.len(), seconds: answer.seconds };
+        // SAFETY: the caller's promise.
+        unsafe { give(figures, "figures", found) }?;
+    }
+    Ok(())
 }

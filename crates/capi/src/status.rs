@@ -28,9 +28,9 @@ pub(crate) struct Failure(pub(crate) tpuflow_status, pub(crate) String);
 
 impl From<tpuflow_runtime::Error> for Failure {
     fn from(error: tpuflow_runtime::Error) -> Self {
-        use tpuflow_runtime::Error::{Count, Index, Machine, Port, Size};
+        use tpuflow_runtime::Error::{Count, Index, Machine, Port, Size, State};
         let status = match error {
-            Size { .. } | Index { .. } | Count { .. } => tpuflow_status::Data,
+            Size { .. } | Index { .. } | Count { .. } | State(_) => tpuflow_status::Data,
             Machine(_) => tpuflow_status::Machine,
             Port { .. } => tpuflow_status::File,
         };

@@ -7,7 +7,7 @@ fn the_header_is_the_one_of_the_sources() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(here.join("cbindgen.toml")).expect("a sound configuration");
     let builder = cbindgen::Builder::new().with_config(config);
-    let sources = ["lib", "status", "codec", "program"].map(|name| here.join(format!("src/{name}.rs")));
+    let sources = ["lib", "status", "codec", "program", "state"].map(|name| here.join(format!("src/{name}.rs")));
     let bindings = sources.into_iter().fold(builder, |builder, path| builder.with_src(path)).generate();
     let mut made = Vec::new();
     bindings.expect("sources that can be read").write(&mut made);

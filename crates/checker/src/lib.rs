@@ -37,6 +37,7 @@ mod places;
 mod pool;
 mod reduce;
 mod rule;
+mod state;
 mod stretches;
 mod transfer;
 mod units;

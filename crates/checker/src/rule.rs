@@ -89,6 +89,9 @@ pub enum Rule {
     /// A byte of the constants stands for one element.
     #[error("a byte of the constants stands for one element of one constant")]
     ConstantPlace,
+    /// States have a place of their own, of which a past is loaded and an output stored.
+    #[error("states are the graph's and apart, their past is only loaded, their output behind it")]
+    State,
     /// Constants are never overwritten.
     #[error("constants are never overwritten")]
     ConstantsKept,
@@ -297,6 +300,7 @@ impl Rule {
         Self::ChannelParameters,
         Self::Parameters,
         Self::ConstantPlace,
+        Self::State,
         Self::ConstantsKept,
         Self::Operator,
         Self::Descriptor,

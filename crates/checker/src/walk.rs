@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use tpuflow_ir::access::{self, Stretch};
 use tpuflow_ir::constants::EqualConstants;
 use tpuflow_ir::isa::Work;
-use tpuflow_ir::{Graph, Instruction, LayerId, Machine, Port, Program, Space, Tensor, TensorId, View};
+use tpuflow_ir::{Graph, Instruction, LayerId, Machine, Port, Program, Space, StateRegion, Tensor, TensorId, View};
 
 use crate::budget::Budget;
 use crate::contents::{Actor, Element, Memories, Piece, Tokens, Value};
@@ -52,6 +52,8 @@ pub(crate) struct Walk<'a> {
     pub(crate) places: Option<RefCell<Places>>,
     /// The layer of the instruction.
     pub(crate) layer: LayerId,
+    /// Where states lie.
+    states: Vec<StateRegion>,
 }
 
 /// What is known between two instructions of a program that has broken no rule so far.
@@ -139,6 +141,7 @@ impl<'a> Steps<'a> {
             compared: std::collections::BTreeSet::new(),
             places: None,
             layer: LayerId::new(0),
+            states: vec![],
         };
         Self { walk, order: Order::default(), at: 0 }
     }
@@ -200,6 +203,10 @@ impl<'a> Walk<'a> {
         for (i, port) in program.inputs.iter().enumerate() {
             self.input(i, port).map_err(|fault| fault.of(Operand::Port(port.name.clone())))?;
         }
+        for port in &program.outputs {
+            crate::form::port(program, port).map_err(|fault| fault.of(Operand::Port(port.name.clone())))?;
+        }
+        self.states = crate::state::states(self.expectation.as_ref().map(|e| e.graph), program)?;
         Ok(())
     }
 
@@ -245,6 +252,7 @@ impl<'a> Walk<'a> {
     fn step(&mut self, instruction: &Instruction) -> Result<(), Fault> {
         (self.in_place, self.layer) = (false, instruction.layer);
         crate::form::instruction(self.program, instruction)?;
+        crate::state::instruction(&self.states, instruction, self.machine().word())?;
         let layers = self.expectation.as_ref().map_or(self.program.layers.len(), |e| e.graph.layers.len());
         let number = instruction.layer.index();
         Rule::Layer.holds(number < layers, format_args!("one of {layers} layers"), number)?;

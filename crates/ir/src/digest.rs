@@ -29,6 +29,10 @@ impl Program {
             }
         }
         hash.part(&postcard::to_allocvec(&(self.batch, &self.ddr_bytes, self.predicted_cycles)).map_err(fail)?);
+        // Programs without states have the digest they had before there were any.
+        if !self.states.is_empty() {
+            hash.part(&postcard::to_allocvec(&self.states).map_err(fail)?);
+        }
         hash.count(self.constants.len());
         for image in &self.constants {
             hash.part(image);
@@ -103,6 +107,8 @@ mod tests {
             cache_peak_bytes: 512,
             inputs: vec![port],
             outputs: vec![],
+            states: vec![],
+            position: None,
             tilings: vec![],
             layers: vec![],
             bounds: Bounds::default(),

@@ -19,6 +19,8 @@ use crate::{DType, Error, Graph, Image, Tensor};
 const VERSION: u32 = 2;
 /// Version of the form of graphs with packed constants, which are stored as their codes, scales and zero points.
 const WITH_PACKED: u32 = 3;
+/// Version of the form of graphs with states.
+const WITH_STATES: u32 = 4;
 /// Ends of the names of the parts of a packed constant.
 const PARTS: [&str; 3] = [".codes", ".scales", ".zero_points"];
 /// The only metadata key, so that equal graphs give equal bytes.
@@ -66,7 +68,11 @@ fn constants(graph: &Graph) -> Vec<(String, &[u8])> {
 }
 
 fn version(graph: &Graph) -> u32 {
-    if graph.tensors.iter().any(|tensor| tensor.packed.is_some()) { WITH_PACKED } else { VERSION }
+    match graph.tensors.iter().any(|tensor| tensor.packed.is_some()) {
+        _ if !graph.states.is_empty() => WITH_STATES,
+        true => WITH_PACKED,
+        false => VERSION,
+    }
 }
 
 impl Graph {
@@ -134,8 +140,8 @@ impl Graph {
         let text =
             metadata.metadata().as_ref().and_then(|entries| entries.get(KEY)).ok_or(FileError::Absent(Kind::Graph))?;
         let Version { version } = serde_json::from_str(text).map_err(FileError::Header)?;
-        if !(VERSION..=WITH_PACKED).contains(&version) {
-            let reads = Versions { oldest: VERSION, newest: WITH_PACKED };
+        if !(VERSION..=WITH_STATES).contains(&version) {
+            let reads = Versions { oldest: VERSION, newest: WITH_STATES };
             return Err(FileError::version(Kind::Graph, version, reads));
         }
         let header: Header = serde_json::from_str(text).map_err(FileError::Header)?;
@@ -251,7 +257,7 @@ mod tests {
         altered[at + written.len() - 1] = b'7';
         std::fs::write(&path, &altered).expect("written");
         let message = Graph::load(&path).expect_err("refused").to_string();
-        let end = "version 7 of the graph file is newer than this build, which reads 2 to 3: update tpuflow";
+        let end = "version 7 of the graph file is newer than this build, which reads 2 to 4: update tpuflow";
         assert!(message.ends_with(end), "{message}");
         std::fs::remove_dir_all(folder).expect("removed");
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{GraphError, GraphErrors, LayerError, PackedError};
 use crate::shape::{Output, output_type, product};
-use crate::{DType, Error, Image, LayerId, Op, Packed, Quant, TensorId};
+use crate::{DType, Error, Image, LayerId, Op, Packed, Quant, State, TensorId};
 
 /// Where a tensor comes from: `array.transpose(permutation).reshape(tensor.shape)` of the model's own tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,6 +145,9 @@ pub struct Graph {
     pub inputs: Vec<TensorId>,
     /// Outputs in the model's order; a tensor may be output twice.
     pub outputs: Vec<TensorId>,
+    /// Inputs whose rows stay on the device from run to run, with the outputs that are appended to them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub states: Vec<State>,
 }
 
 impl Graph {
@@ -174,6 +177,22 @@ impl Graph {
             _ => 0,
         };
         (self.tensor(layer.output).elements() * terms) as u64
+    }
+
+    /// The first state that is none: rows of other shapes or another grid, a port that another state has, or another length than
+    /// the first state's.
+    fn broken_state(&self) -> Option<GraphError> {
+        let past = |state: &State| self.tensor(self.inputs[state.input as usize]).shape[state.axis as usize];
+        let mut ports = std::collections::BTreeSet::new();
+        let mut sound = |state: &State| {
+            state.fits(self)
+                && past(state) == past(&self.states[0])
+                && ports.insert((true, self.inputs[state.input as usize]))
+                && ports.insert((false, self.outputs[state.output as usize]))
+                && self.outputs.iter().filter(|&&id| id == self.outputs[state.output as usize]).count() == 1
+                && !self.inputs.contains(&self.outputs[state.output as usize])
+        };
+        self.states.iter().position(|state| !sound(state)).map(GraphError::State)
     }
 
     /// Every broken invariant, as one message each; empty for a sound graph.
@@ -234,6 +253,7 @@ impl Graph {
                 broken.push(GraphError::Output(id.0));
             }
         }
+        broken.extend(self.broken_state());
         broken
     }
 }
@@ -262,7 +282,14 @@ impl GraphBuilder {
     /// An empty graph.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        let graph = Graph { name: name.to_owned(), tensors: vec![], layers: vec![], inputs: vec![], outputs: vec![] };
+        let graph = Graph {
+            name: name.to_owned(),
+            tensors: vec![],
+            layers: vec![],
+            inputs: vec![],
+            outputs: vec![],
+            states: vec![],
+        };
         Self { graph }
     }
 
@@ -308,6 +335,11 @@ impl GraphBuilder {
     /// Marks a tensor as output.
     pub fn output(&mut self, id: TensorId) {
         self.graph.outputs.push(id);
+    }
+
+    /// Declares that an input's rows stay on the device from run to run.
+    pub fn state(&mut self, state: State) {
+        self.graph.states.push(state);
     }
 
     /// The finished graph.

@@ -11,6 +11,7 @@ use crate::isa::{
     Scaling, TableShape, Transfer, Vector, VectorOp,
 };
 use crate::quant::{MULTIPLIER_MAX, SHIFT_MAX, SHIFT_MIN};
+use crate::state::StateRegion;
 use crate::{Descriptor, Finish, Instruction, Machine, Port, Program, Space, View, Window, Work};
 
 /// Bytes of a memory, and highest address.
@@ -80,6 +81,7 @@ impl Program {
         for port in self.inputs.iter().chain(&self.outputs) {
             port.check_limits(word)?;
         }
+        self.check_states()?;
         for (number, descriptor) in self.descriptors.iter().enumerate() {
             check_descriptor(descriptor).map_err(|error| error.at(Place::Descriptor(number)))?;
         }
@@ -87,6 +89,18 @@ impl Program {
             self.check_work(&instruction.work, word).map_err(|error| error.at(Place::Instruction(number)))?;
         }
         Ok(())
+    }
+
+    /// Proves that states lie as such, and that the position is one of theirs.
+    fn check_states(&self) -> Refused {
+        let last = self.last_position().unwrap_or(0);
+        let sound = |region: Option<StateRegion>| {
+            region.is_some_and(|region| region.past == last && u128::from(region.end) <= u128::from(ADDRESS))
+        };
+        if let Some(state) = self.state_regions().position(|region| !sound(region)) {
+            return Err(LimitError::State { state });
+        }
+        most("the position of the run", self.position.unwrap_or(0), last.into())
     }
 
     /// Proves that instructions name layers and descriptors there are, of the right kind.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::allocation;
 pub use crate::allocation::Allocation;
 use crate::isa::{Descriptor, Instruction, Unit};
-use crate::{DType, DescriptorId, Image, LayerId, Machine, Quant, Source, Tiling, View};
+use crate::{DType, DescriptorId, Image, LayerId, Machine, Quant, Source, State, Tiling, View};
 
 /// An input or output: where it lies in DDR and how it is meant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -163,6 +163,12 @@ pub struct Program {
     pub inputs: Vec<Port>,
     /// Outputs in the model's order.
     pub outputs: Vec<Port>,
+    /// Inputs whose rows stay in DDR from run to run; empty: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub states: Vec<State>,
+    /// Of a run: how many rows of the states count. `None`: all of the past.
+    #[serde(skip)]
+    pub position: Option<u32>,
     /// Layers of the graph that are computed part by part; empty: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tilings: Vec<Tiling>,
@@ -184,8 +190,8 @@ impl Program {
         if self.allocations.is_empty() { self.cache_peak_bytes } else { allocation::most_at_a_time(&self.allocations) }
     }
 
-    /// The same program without anything but what the machine needs: ports are words called `input0`, `output0`, ...; layers
-    /// are numbers.
+    /// The same program without anything but what the machine needs: ports are words called `input0`, `output0`, ..., states
+    /// are ports like others; layers are numbers.
     #[must_use]
     pub fn to_raw(&self) -> Self {
         let word = self.machine.word();
@@ -204,6 +210,7 @@ impl Program {
             outputs: raw(&self.outputs, "output"),
             layers: layers.collect(),
             allocations: vec![],
+            states: vec![],
             tilings: vec![],
             fallback: None,
             ..self.clone()

@@ -23,8 +23,10 @@ use crate::error::{FileError, Kind, ProgramError, Versions};
 use crate::isa::{Descriptor, Instruction};
 use crate::{Error, Image, Program};
 
-/// Version of the form that is written. From 4 on the checksum is one of pieces, which all processors share in.
+/// Version of the form of programs without states. From 4 on the checksum is one of pieces, which all processors share in.
 const VERSION: u32 = 4;
+/// Version of the form of programs with states.
+const WITH_STATES: u32 = 5;
 /// Oldest version that is read.
 const OLDEST: u32 = 3;
 /// Bytes of a piece of the checksum.
@@ -105,6 +107,8 @@ impl Program {
             cache_peak_bytes: *cache_peak_bytes,
             inputs: self.inputs.clone(),
             outputs: self.outputs.clone(),
+            states: self.states.clone(),
+            position: None,
             tilings: self.tilings.clone(),
             layers: self.layers.clone(),
             bounds: self.bounds.clone(),
@@ -121,8 +125,9 @@ impl Program {
     fn to_file(&self) -> Result<Vec<u8>, FileError> {
         let program = self.metadata()?;
         let encoded = postcard::to_allocvec(&(&self.descriptors, &self.instructions)).map_err(ProgramError::from)?;
-        let sha256 = digest(VERSION, &program, &encoded, &self.constants);
-        let header = Header { version: VERSION, sha256, machine_hash: self.machine.hash(), program };
+        let version = if self.states.is_empty() { VERSION } else { WITH_STATES };
+        let sha256 = digest(version, &program, &encoded, &self.constants);
+        let header = Header { version, sha256, machine_hash: self.machine.hash(), program };
         let header = serde_json::to_string(&header)?;
         let tensor = |bytes| TensorView::new(Dtype::U8, vec![<[u8]>::len(bytes)], bytes);
         let mut views = vec![(Cow::Borrowed(INSTRUCTIONS), tensor(&encoded)?)];
@@ -160,8 +165,8 @@ impl Program {
         }
         let text = entries.and_then(|entries| entries.get(KEY)).ok_or(FileError::Absent(Kind::Program))?;
         let Version { version } = serde_json::from_str(text).map_err(FileError::Header)?;
-        if !(OLDEST..=VERSION).contains(&version) {
-            let reads = Versions { oldest: OLDEST, newest: VERSION };
+        if !(OLDEST..=WITH_STATES).contains(&version) {
+            let reads = Versions { oldest: OLDEST, newest: WITH_STATES };
             return Err(FileError::version(Kind::Program, version, reads));
         }
         let header: Header = serde_json::from_str(text).map_err(FileError::Header)?;
@@ -226,6 +231,8 @@ mod tests {
             cache_peak_bytes: 512,
             inputs: vec![],
             outputs: vec![],
+            states: vec![],
+            position: None,
             tilings: vec![],
             layers: vec![LayerSummary {
                 name: "copy".to_owned(),
@@ -292,7 +299,7 @@ mod tests {
     #[test]
     fn refusals_name_the_reason() {
         let version = refusal(&format!(r#"{{\"version\":{VERSION}"#), r#"{\"version\":7"#);
-        let reads = format!("{OLDEST} to {VERSION}");
+        let reads = format!("{OLDEST} to {WITH_STATES}");
         assert_eq!(
             version,
             format!("version 7 of the program file is newer than this build, which reads {reads}: update tpuflow")

@@ -518,6 +518,8 @@ mod tests {
                 view,
             }],
             outputs: vec![],
+            states: vec![],
+            position: None,
             tilings: vec![],
             layers: vec![LayerSummary {
                 name: "layer/1".to_owned(),

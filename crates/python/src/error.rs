@@ -54,7 +54,7 @@ impl From<tpuflow_runtime::Error> for Failure {
         match error {
             E::Machine(error) => error.into(),
             E::Port { .. } => Self("ProgramError", error.to_string()),
-            E::Size { .. } | E::Index { .. } | E::Count { .. } => Self("SampleError", error.to_string()),
+            E::Size { .. } | E::Index { .. } | E::Count { .. } | E::State(_) => Self("SampleError", error.to_string()),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use tpuflow_ir::{Packed, Quant, Source, Tensor, TensorId};
+use tpuflow_ir::{Packed, Quant, Source, State, Tensor, TensorId};
 use tpuflow_kernels::Values;
 use tpuflow_simulator::{Interpreter, Keep, Tensors};
 
@@ -153,6 +153,11 @@ impl GraphBuilder {
     /// Marks a tensor as output.
     fn output(&mut self, tensor: u32) {
         self.0.output(TensorId(tensor));
+    }
+
+    /// Declares that the rows of an input along an axis stay on the device, and those of an output are appended to them.
+    fn state(&mut self, past: u32, new: u32, axis: u32) {
+        self.0.state(State { input: past, output: new, axis });
     }
 
     /// The finished graph; the builder can go on being used.

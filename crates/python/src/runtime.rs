@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use tpuflow_ir::Space;
-use tpuflow_runtime::Mode;
+use tpuflow_runtime::{Mode, RunResult, StateMemory};
 use tpuflow_simulator::Serial;
 
 use crate::error::Failure;
@@ -15,6 +16,7 @@ use crate::simulator::{Program, stored};
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Codec>()?;
     module.add_class::<Session>()?;
+    module.add_class::<State>()?;
     module.add_class::<Stepper>()
 }
 
@@ -85,6 +87,38 @@ impl Session {
         let slices = arrays.iter().map(slice).collect::<PyResult<Vec<_>>>()?;
         let mode = if exact { Mode::Exact } else { Mode::Fast };
         let answer = py.detach(|| self.session.run(&slices, mode)).map_err(Failure::from)?;
+        self.answered(py, answer)
+    }
+
+    /// No rows yet of the program's states.
+    fn state(&self) -> PyResult<State> {
+        Ok(State { state: Mutex::new(self.session.state().map_err(Failure::from)?) })
+    }
+
+    /// As `run`, behind the rows of a state before a position; states are not among the arrays taken and given, which are empty.
+    #[allow(clippy::type_complexity, reason = "one answer")]
+    fn step<'py>(
+        &self,
+        py: Python<'py>,
+        arrays: Vec<PyReadonlyArray1<'py, u8>>,
+        state: &State,
+        position: u32,
+        exact: bool,
+    ) -> PyResult<(Vec<Bytes<'py>>, Option<(u64, String)>, Option<String>, f64)> {
+        let slices = arrays.iter().map(slice).collect::<PyResult<Vec<_>>>()?;
+        let mode = if exact { Mode::Exact } else { Mode::Fast };
+        let answer = py.detach(|| self.session.step(&slices, &mut state.lock(), position, mode));
+        self.answered(py, answer.map_err(Failure::from)?)
+    }
+}
+
+impl Session {
+    #[allow(clippy::type_complexity, reason = "one answer")]
+    fn answered<'py>(
+        &self,
+        py: Python<'py>,
+        answer: RunResult,
+    ) -> PyResult<(Vec<Bytes<'py>>, Option<(u64, String)>, Option<String>, f64)> {
         let json = |text: Result<String, serde_json::Error>| text.map_err(|error| Failure::program(error.to_string()));
         let figures = match &answer.run {
             Some(run) => Some((run.cycles, json(serde_json::to_string(&run.report(self.session.program())))?)),
@@ -93,6 +127,60 @@ impl Session {
         let events = if answer.events.is_empty() { None } else { Some(json(serde_json::to_string(&answer.events))?) };
         let outputs = answer.outputs.into_iter().map(|bytes| PyArray1::from_vec(py, bytes)).collect();
         Ok((outputs, figures, events, answer.seconds))
+    }
+}
+
+/// Rows of a program's states, which stay on the device between runs.
+#[pyclass(module = "tpuflow._core", frozen)]
+struct State {
+    state: Mutex<StateMemory>,
+}
+
+impl State {
+    fn lock(&self) -> std::sync::MutexGuard<'_, StateMemory> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl State {
+    /// Rows that count.
+    #[getter]
+    fn rows(&self) -> u32 {
+        self.lock().rows()
+    }
+
+    /// Names of the states, those of their inputs.
+    #[getter]
+    fn names(&self) -> Vec<String> {
+        self.lock().names().map(str::to_owned).collect()
+    }
+
+    /// Forgets rows from `rows` on.
+    fn truncate(&self, rows: u32) {
+        self.lock().truncate(rows);
+    }
+
+    /// The rows of a state that count: shape in the model, flat bytes.
+    fn read<'py>(&self, py: Python<'py>, session: &Session, name: &str) -> PyResult<(Vec<usize>, Bytes<'py>)> {
+        let (shape, bytes) = self.lock().read(session.session.program(), name).map_err(Failure::from)?;
+        Ok((shape, PyArray1::from_vec(py, bytes)))
+    }
+
+    /// Replaces all rows: flat bytes of as many for every state.
+    fn write(&self, session: &Session, rows: u32, arrays: Vec<PyReadonlyArray1<'_, u8>>) -> PyResult<()> {
+        let slices = arrays.iter().map(slice).collect::<PyResult<Vec<_>>>()?;
+        Ok(self.lock().write(session.session.program(), rows, &slices).map_err(Failure::from)?)
+    }
+
+    /// All rows that count as bytes, which `restore` reads.
+    fn save<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.lock().save().map_err(Failure::from)?))
+    }
+
+    /// Takes the rows that were saved of the same states.
+    fn restore(&self, saved: &[u8]) -> PyResult<()> {
+        Ok(self.lock().restore(saved).map_err(Failure::from)?)
     }
 }
 

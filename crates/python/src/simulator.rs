@@ -75,6 +75,19 @@ impl Program {
         Ok(Self::new(tpuflow_ir::Program { machine, ..tpuflow_ir::Program::clone(&self.program) }))
     }
 
+    /// The last position a run may have: rows of the states it reaches before its own. `None`: the program has no state.
+    #[getter]
+    fn last_position(&self) -> Option<u32> {
+        self.program.last_position()
+    }
+
+    /// The same program for runs at a position.
+    fn at(&self, position: u32) -> PyResult<Self> {
+        let placed = self.program.at(position);
+        placed.check_limits().map_err(|error| Failure::program(error.to_string()))?;
+        Ok(Self { program: Arc::new(placed), kept: self.kept.clone() })
+    }
+
     /// Number of instructions.
     fn __len__(&self) -> usize {
         self.program.instructions.len()

@@ -5,7 +5,8 @@
 //!       scale, cast        pad, Tensor2Words                     Words2Tensor, unmask     scale, cast
 //! ```
 //!
-//! [`Port`] packs and unpacks one input or output; [`Session`] runs a program on arrays. Everything follows from the
+//! [`Port`] packs and unpacks one input or output; [`Session`] runs a program on arrays; [`StateMemory`] holds what stays on the
+//! device between runs. Everything follows from the
 //! program's ports, which know the model's names, shapes, axis orders, types and scales. All arrays are bytes, row-major and
 //! little-endian.
 //!
@@ -17,6 +18,8 @@ mod arrange;
 mod convert;
 mod port;
 mod session;
+mod state;
 
 pub use port::{Codec, Error, Port};
 pub use session::{Mode, RunResult, Session};
+pub use state::{StateError, StateMemory};

@@ -8,6 +8,7 @@ use tpuflow_ir::{DType, Program, View};
 
 use crate::arrange::{Arrangement, Lay};
 use crate::convert::{Channel, Meaning, User, from_stored, to_stored};
+use crate::state::StateError;
 
 /// Why arrays cannot be packed or run.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +51,9 @@ pub enum Error {
         /// Arrays expected.
         expected: usize,
     },
+    /// A state that cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// The machine reports an error.
     #[error(transparent)]
     Machine(#[from] tpuflow_simulator::SimError),

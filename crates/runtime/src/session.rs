@@ -1,5 +1,6 @@
 //! A program ready to run on arrays.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,6 +10,7 @@ use tpuflow_simulator::run::Event;
 use tpuflow_simulator::{Options, Run, Serial, simulate};
 
 use crate::port::{Codec, Error};
+use crate::state::StateMemory;
 
 /// What a device is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +84,70 @@ impl Session {
     /// # Errors
     /// [`Error`]: words that do not fit, or a broken rule of the machine.
     pub fn run_words<W: AsRef<[u8]>>(&self, words: &[W], mode: Mode) -> Result<RunResult, Error> {
+        self.run_at(words, None, mode)
+    }
+
+    /// No rows yet of the program's states.
+    ///
+    /// # Errors
+    /// [`Error::State`]: it has none.
+    pub fn state(&self) -> Result<StateMemory, Error> {
+        StateMemory::new(&self.program)
+    }
+
+    /// Runs the program behind the rows of a state before `position`, and writes the new ones there. Of inputs and outputs that are
+    /// states nothing is taken and nothing given.
+    ///
+    /// # Errors
+    /// As [`Self::run`], and [`Error::State`]; the rows stay as they were.
+    pub fn step(
+        &self,
+        arrays: &[&[u8]],
+        state: &mut StateMemory,
+        position: u32,
+        mode: Mode,
+    ) -> Result<RunResult, Error> {
+        let ports = &self.codec.inputs;
+        count(arrays.len(), ports.len())?;
+        let is_state = |n: usize| self.program.states.iter().any(|state| state.input as usize == n);
+        let words = ports.iter().zip(arrays).enumerate();
+        let words = words.map(|(n, (port, array))| if is_state(n) { Ok(vec![]) } else { port.pack(array) });
+        let mut answer = self.step_words(&words.collect::<Result<Vec<_>, _>>()?, state, position, mode)?;
+        for (port, words) in self.codec.outputs.iter().zip(&mut answer.outputs) {
+            if !words.is_empty() {
+                *words = port.unpack(words)?;
+            }
+        }
+        Ok(answer)
+    }
+
+    /// The same on cache words.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    pub fn step_words<W: AsRef<[u8]>>(
+        &self,
+        words: &[W],
+        state: &mut StateMemory,
+        position: u32,
+        mode: Mode,
+    ) -> Result<RunResult, Error> {
+        count(words.len(), self.codec.inputs.len())?;
+        state.check(&self.program, position)?;
+        let regions: Vec<_> = self.program.state_regions().flatten().collect();
+        let mut taken: Vec<Cow<'_, [u8]>> = words.iter().map(|words| Cow::Borrowed(words.as_ref())).collect();
+        for (number, (own, region)) in self.program.states.iter().zip(&regions).enumerate() {
+            taken[own.input as usize] = Cow::Owned(state.past(number, region).to_vec());
+        }
+        let mut answer = self.run_at(&taken, Some(position), mode)?;
+        for (number, own) in self.program.states.iter().enumerate() {
+            state.append(number, position, &std::mem::take(&mut answer.outputs[own.output as usize]));
+        }
+        state.count(position + regions.first().map_or(0, |region| region.new));
+        Ok(answer)
+    }
+
+    fn run_at<W: AsRef<[u8]>>(&self, words: &[W], position: Option<u32>, mode: Mode) -> Result<RunResult, Error> {
         let ports = &self.codec.inputs;
         count(words.len(), ports.len())?;
         for (port, words) in ports.iter().zip(words) {
@@ -90,16 +156,19 @@ impl Session {
         let start = Instant::now();
         let (outputs, run, events) = match mode {
             Mode::Fast => {
-                let (outputs, events) = self.serial.run_words(words)?;
+                let placed = position.map(|position| self.serial.at(position));
+                let (outputs, events) = placed.as_ref().unwrap_or(&self.serial).run_words(words)?;
                 (outputs, None, events)
             }
             Mode::Exact => {
-                let Program { machine, inputs, outputs, .. } = &*self.program;
+                let placed = position.map(|position| self.program.at(position));
+                let program = placed.as_ref().unwrap_or(&self.program);
+                let Program { machine, inputs, outputs, .. } = program;
                 let inputs = inputs.iter().zip(words);
                 let dense: Vec<_> = inputs
                     .map(|(port, words)| unpack(words.as_ref(), &port.shape, port.dtype, machine.word()))
                     .collect();
-                let mut run = simulate(&self.program, &dense, &Options::default())?;
+                let mut run = simulate(program, &dense, &Options::default())?;
                 let dense = std::mem::take(&mut run.outputs);
                 let outputs = outputs.iter().zip(&dense);
                 let words = outputs.map(|(port, dense)| pack(dense, &port.shape, port.dtype, machine.word())).collect();

@@ -3,7 +3,7 @@
 
 use tpuflow_ir::access::{self, Accesses};
 use tpuflow_ir::isa::{Codes, Direction, Matrix, PoolKind, TableShape, VectorOp, Work};
-use tpuflow_ir::{DType, Descriptor, Instruction, Program, Space, Unit, View, Window};
+use tpuflow_ir::{DType, Descriptor, Instruction, Program, Space, Unit, View, Window, state};
 
 use crate::error::SimError;
 use crate::hazard::{Hazard, Rule};
@@ -44,6 +44,12 @@ pub(crate) fn size(program: &Program, space: Space) -> u64 {
 /// [`SimError::Hazard`] with the rule it breaks.
 pub(crate) fn accesses(program: &Program, position: usize) -> Result<Accesses, SimError> {
     let instruction = &program.instructions[position];
+    if !program.states.is_empty() {
+        let regions: Vec<_> = program.state_regions().flatten().collect();
+        if state::is_misused(&regions, &instruction.work, program.machine.word()) {
+            return Err(hazard(program, position, (Space::Ddr(0), 0), Rule::State));
+        }
+    }
     check_shape(program, instruction).map_err(|(at, rule)| hazard(program, position, at, rule))?;
     let found = access::accesses(instruction, &program.descriptors, &program.machine);
     for stretch in found.reads.iter().chain(&found.writes) {

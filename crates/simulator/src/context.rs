@@ -42,9 +42,9 @@ pub(crate) struct Moved {
 
 impl Moved {
     /// What an instruction moves; pages apart, which depend on those open.
-    pub(crate) fn by(work: &Work) -> Self {
+    pub(crate) fn by(program: &Program, work: &Work) -> Self {
         let (ddr_read_bytes, ddr_write_bytes) = match work {
-            Work::Transfer(t) if t.direction == Direction::Load => (t.total_bytes(), 0),
+            Work::Transfer(t) if t.direction == Direction::Load => (program.placed(t).total_bytes(), 0),
             Work::Transfer(t) => (0, t.total_bytes()),
             Work::Expand(e) => (e.packed_bytes(), 0),
             Work::Lookup(l) => (u64::from(l.count) * l.table.payload() as u64, 0),
@@ -106,7 +106,7 @@ impl<'p> Context<'p> {
             return Err(check::clash(self.program, position, self.tokens.finished()));
         }
         let instruction = &self.program.instructions[position];
-        let moved = Moved::by(&instruction.work);
+        let moved = Moved::by(self.program, &instruction.work);
         self.counters.ddr_read_bytes += moved.ddr_read_bytes;
         self.counters.ddr_write_bytes += moved.ddr_write_bytes;
         let unit = &mut self.counters.units[instruction.unit.index()];

@@ -8,11 +8,12 @@
 //! `D = max(ddr cycles, words)` cycles of the run's own clock, which stands still while a bank refuses a word: a load writes
 //! word `i` of `n` in data cycle `ceil((i + 1) D / n) - 1`, when its last byte is there; a store reads it in `floor(i D / n)`.
 //! Packed weights are a load whose page run writes the words it completes, all of them later by the cycles of a block's header, which
-//! count as start-up. Channel arbitration: who has waited longer, then DTL0. Traffic of the EWP cache takes no bank.
+//! count as start-up. Rows of a state from the run's position on are not moved: the line writes zero points, a word a cycle, without
+//! a channel. Channel arbitration: who has waited longer, then DTL0. Traffic of the EWP cache takes no bank.
 
 use tpuflow_ir::isa::{Direction, Expand, Lookup, Transfer};
 use tpuflow_ir::timing::{data_cycles, expand_lead, expanded_words, page_runs};
-use tpuflow_ir::{Machine, Program, Space, Unit, View, Work};
+use tpuflow_ir::{Machine, Placed, Program, Space, Unit, View, Work};
 
 use crate::context::{Activity, Context};
 use crate::counters::{Client, Stall};
@@ -24,8 +25,8 @@ use crate::timeline::pace::Pace;
 /// One step of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Reads a word of indices: one cycle at a bank.
-    Index(u64),
+    /// Reads a word of indices, or writes one of zero points: one cycle at a bank.
+    Word { word: u64, write: bool },
     /// Moves data on a channel.
     Run(Run),
 }
@@ -53,9 +54,10 @@ enum State {
     Waiting {
         since: u64,
     },
-    /// Reads an index word.
-    Indexing {
+    /// Reads or writes a word on its own.
+    Word {
         word: u64,
+        write: bool,
     },
     /// Data cycle 0 is `first`, moved on by every refusal; `done` words have been moved.
     Moving {
@@ -158,8 +160,8 @@ impl Dma {
         let line = &mut self.lines[index];
         let cycle = context.cycle;
         match &mut line.state {
-            State::Indexing { word } => {
-                if !context.request(line.client, line.instruction, *word, false) {
+            State::Word { word, write } => {
+                if !context.request(line.client, line.instruction, *word, *write) {
                     return Activity::Stalled(Stall::BankConflict);
                 }
                 let activity = Activity::Busy(context.layer(line.instruction));
@@ -253,7 +255,7 @@ impl Line {
             State::Starting { .. } => Activity::Stalled(Stall::Issue),
             State::Waiting { .. } => Activity::Stalled(Stall::Ddr),
             State::Moving { first, .. } if context.cycle < first => Activity::Stalled(Stall::Ddr),
-            State::Moving { .. } | State::Indexing { .. } => Activity::Busy(context.layer(self.instruction)),
+            State::Moving { .. } | State::Word { .. } => Activity::Busy(context.layer(self.instruction)),
         }
     }
 }
@@ -261,7 +263,7 @@ impl Line {
 fn state_of(step: Option<Step>, since: u64) -> State {
     match step {
         None => State::Idle,
-        Some(Step::Index(word)) => State::Indexing { word },
+        Some(Step::Word { word, write }) => State::Word { word, write },
         Some(Step::Run(_)) => State::Waiting { since },
     }
 }
@@ -279,11 +281,32 @@ pub(crate) fn start(program: &Program, position: usize) -> u64 {
 /// The steps of an instruction; of a lookup by `indices`, if they are known.
 pub(crate) fn steps(program: &Program, position: usize, indices: Option<&[u32]>) -> Vec<Step> {
     match &program.instructions[position].work {
-        Work::Transfer(t) => transfer_steps(t, &program.machine),
+        Work::Transfer(t) => placed_steps(&program.placed(t), &program.machine),
         Work::Lookup(l) => lookup_steps(l, indices, &program.machine),
         Work::Expand(e) => expand_steps(e, &program.machine),
         _ => Vec::new(),
     }
+}
+
+/// Of every run what is moved, then words of zero points for the rest.
+fn placed_steps(placed: &Placed, machine: &Machine) -> Vec<Step> {
+    if placed.limit.is_none() {
+        return transfer_steps(&placed.transfer, machine);
+    }
+    let (word, bytes) = (u64::from(machine.cache.word_bytes), u64::from(placed.transfer.bytes));
+    let mut steps = Vec::new();
+    for (ddr_address, local_address) in placed.transfer.runs() {
+        let moved = placed.moved(ddr_address);
+        if moved > 0 {
+            let run = Transfer { ddr_address, local_address, bytes: moved, counts: [1, 1], ..placed.transfer };
+            steps.extend(transfer_steps(&run, machine));
+        }
+        let absent = (local_address + u64::from(moved)) / word..(local_address + bytes).div_ceil(word);
+        if u64::from(moved) < bytes {
+            steps.extend(absent.map(|word| Step::Word { word, write: true }));
+        }
+    }
+    steps
 }
 
 fn transfer_steps(transfer: &Transfer, machine: &Machine) -> Vec<Step> {
@@ -333,7 +356,7 @@ fn lookup_steps(lookup: &Lookup, indices: Option<&[u32]>, machine: &Machine) -> 
         let index_word = element_address(&lookup.indices, lookup.first + n, word) / word as u64;
         if held != Some(index_word) {
             held = Some(index_word);
-            steps.push(Step::Index(index_word));
+            steps.push(Step::Word { word: index_word, write: false });
         }
         let scattered = || (u64::from(lookup.first + n) * SCATTER % u64::from(lookup.table.width)) as u32;
         let row = indices.map_or_else(scattered, |list| list[n as usize]);

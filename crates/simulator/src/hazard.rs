@@ -54,6 +54,8 @@ pub enum Rule {
     },
     /// Writes where constants of the program lie.
     Constants,
+    /// Moves bytes of a state other than from its past or to and from its output.
+    State,
     /// Sizes that contradict each other or the machine.
     Shape(String),
 }
@@ -79,6 +81,7 @@ impl std::fmt::Display for Rule {
             Self::Planes(dtype) => write!(f, "takes weights of {} in planes, which only int16 has", dtype.name()),
             Self::Element { element, elements } => write!(f, "touches element {element} of a view of {elements}"),
             Self::Constants => write!(f, "overwrites constants of the program"),
+            Self::State => write!(f, "moves bytes of a state other than from its past, or to and from its output"),
             Self::Shape(what) => write!(f, "{what}"),
         }
     }

@@ -35,6 +35,12 @@ impl Serial {
         Ok(Self { program, kept: Kept::default() })
     }
 
+    /// The same program for runs at a position, with what earlier runs have left.
+    #[must_use]
+    pub fn at(&self, position: u32) -> Self {
+        Self { program: Arc::new(self.program.at(position)), kept: self.kept.clone() }
+    }
+
     /// Memories with constants and inputs in place, before the first instruction. `inputs` as for [`crate::simulate`].
     ///
     /// # Errors

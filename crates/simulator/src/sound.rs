@@ -6,7 +6,7 @@
 
 use std::sync::OnceLock;
 
-use tpuflow_ir::{Descriptor, Instruction, Machine, Program, Space, Unit, Work};
+use tpuflow_ir::{Descriptor, Instruction, Machine, Program, Space, StateRegion, Unit, Work};
 
 use crate::awaited::Awaited;
 use crate::check;
@@ -23,6 +23,8 @@ pub(crate) struct Sound {
     descriptors: Vec<Descriptor>,
     machine: Machine,
     ddr_bytes: Vec<u64>,
+    /// Ports of states and the position of the run.
+    states: (Vec<StateRegion>, Option<u32>),
     /// Per instruction, how many of each unit's must have finished before it begins.
     pub(crate) needs: Vec<[u32; Unit::COUNT]>,
     /// No instruction waits for what never comes.
@@ -66,6 +68,7 @@ impl Sound {
             descriptors: program.descriptors.clone(),
             machine: program.machine.clone(),
             ddr_bytes: program.ddr_bytes.clone(),
+            states: (program.state_regions().flatten().collect(), program.position),
             needs,
             ends: ends(program),
             time: OnceLock::new(),
@@ -76,6 +79,8 @@ impl Sound {
     pub(crate) fn is_of(&self, program: &Program) -> bool {
         self.machine == program.machine
             && self.ddr_bytes == program.ddr_bytes
+            && self.states.1 == program.position
+            && program.state_regions().flatten().eq(self.states.0.iter().copied())
             && self.descriptors == program.descriptors
             && self.instructions == program.instructions
     }

@@ -32,23 +32,26 @@ Array = NDArray[Any]
 
 
 def phase_feed(
-    level: Level, phase: Phase, caches: dict[str, Array], tokens: Sequence[int], position: int
+    level: Level, phase: Phase, caches: dict[str, Array] | None, tokens: Sequence[int], position: int
 ) -> dict[str, Array]:
     """What a phase is fed: tokens from a position on, with the rows of the caches before it.
 
     Args:
         level: The network, for its inputs.
         phase: What it computes at once.
-        caches: Rows by the name of the input, as many as the position says or more.
+        caches: Rows by the name of the input, as many as the position says or more; None where they stay on
+            the device.
         tokens: At most as many as the phase takes.
         position: Of the first.
     """
     count, past = len(tokens), phase.past
     feed: dict[str, Array] = {}
     for port in level.ports:
-        if port.name in caches or port.name.startswith("past"):
+        if caches is None and port.name.startswith("past"):
+            continue
+        if port.name.startswith("past"):
             rows = np.zeros(port.shape, port.dtype)
-            if position:
+            if position and caches is not None:
                 rows[..., :position, :] = caches[port.name][..., :position, :]
             feed[port.name] = rows
         elif port.name == "input_ids":
@@ -197,13 +200,18 @@ class Decoder:
 
     def _run(self, chosen: PhaseLevel, tokens: Sequence[int]) -> Array:
         phase, count = chosen.phase, len(tokens)
-        outputs = chosen.level.run(phase_feed(chosen.level, phase, self.caches, tokens, self.position))
+        outputs = self._compute(chosen, tokens)
         for present, past in self._pasts.items():
             if present in outputs:
                 self._append(past, outputs[present][..., -phase.sequence :, :][..., :count, :])
         self.position += count
         self._ran(chosen, count)
         return outputs["logits"][0, :count]
+
+    def _compute(self, chosen: PhaseLevel, tokens: Sequence[int]) -> dict[str, Array]:
+        """The outputs of a run behind the tokens so far."""
+        feed = phase_feed(chosen.level, chosen.phase, self.caches, tokens, self.position)
+        return chosen.level.run(feed)
 
     def _append(self, past: str, rows: Array) -> None:
         """Writes new rows behind those before; there is room for the longest context from the first on."""

@@ -32,7 +32,7 @@ import onnx_ir as ir
 
 from tpuflow.errors import ModelError
 from tpuflow.frontend.source import Source, read
-from tpuflow.frontend.values import state_bound
+from tpuflow.frontend.values import mark_state, state_bound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -225,6 +225,7 @@ def _new_rows_only(graph: ir.Graph, cache: Cache, phase: Phase) -> None:
     rows.outputs[0].name, rows.outputs[0].type = cache.present, whole.type
     graph.append(rows)
     graph.outputs[place] = rows.outputs[0]
+    mark_state(past, cache.present)
     if not phase.past:
         shape = [size if isinstance(size, int) else 0 for size in past.shape or ()]
         empty = _initializer(

@@ -26,6 +26,7 @@ __all__ = [
     "integers_of",
     "is_mask",
     "is_shifted",
+    "mark_state",
     "produced_by",
     "reads",
     "scalar_of",
@@ -33,6 +34,7 @@ __all__ = [
     "sole_user",
     "state_bound",
     "state_factors",
+    "state_output",
     "state_shape",
     "state_shifted",
     "state_steps",
@@ -103,6 +105,19 @@ def bound_of(value: ir.Value) -> int | None:
     """The bound of an input's integers; None where none is noted."""
     text = value.metadata_props.get(BOUND, "") if value.is_graph_input() else ""
     return int(text) if text.isdecimal() and int(text) > 0 else None
+
+
+STATE = "tpuflow.state"
+
+
+def mark_state(value: ir.Value, output: str) -> None:
+    """Notes that the rows of an output belong behind those of an input, on the device, from run to run."""
+    value.metadata_props[STATE] = output
+
+
+def state_output(value: ir.Value) -> str | None:
+    """The output whose rows belong behind those of an input; None where none is noted."""
+    return value.metadata_props.get(STATE) if value.is_graph_input() else None
 
 
 FACTORS = "tpuflow.factors"

@@ -49,6 +49,7 @@ from tpuflow.lowering.plan import Step, plan
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError
 from tpuflow.lowering.scheme import Quant
 from tpuflow.lowering.settings import REQUANT, WIDE_TABLE, Settings
+from tpuflow.lowering.states import ROW_ORDER, ROWS, states_of
 from tpuflow.lowering.tables import SampledFunction, sample
 from tpuflow.lowering.unify import cached, unified
 from tpuflow.lowering.view import View
@@ -97,6 +98,8 @@ class Lowering:
         self._arranged: dict[tuple[StoredValue, Shape, Shape], StoredValue] = {}
         self._requantized: dict[tuple[ir.Value, Quant], StoredValue] = {}
         self._sources: dict[int, str] = {}
+        self._states = states_of(self.graph)
+        self._ports: tuple[list[ir.Value], list[ir.Value]] = ([], [])
         self.step: Step | None = None
         self._names: set[str] = set()
 
@@ -470,7 +473,7 @@ class Lowering:
         if is_constant(value):
             return
         shape = shape_of(value)
-        order = input_order(value)
+        order = ROW_ORDER if value in self._states else input_order(value)
         view = View.dense(shape, order)
         stored_shape = tuple(shape[axis] for axis in order)
         if value.dtype is not None and value.dtype.is_floating_point():
@@ -484,6 +487,7 @@ class Lowering:
         name = value.name or "input"
         tensor, _ = self._tensor(stored_shape, (value, order), quant)
         index = self.builder.input(self.unique(name), **tensor)
+        self._ports[0].append(value)
         self._sources[index] = value.name or ""
         self.stored[value] = StoredValue(index, stored_shape, view, quant)
 
@@ -499,13 +503,26 @@ class Lowering:
             raise UnsupportedNodeError("is constant")
         stored = self.stored[value]
         named = self._sources.get(stored.tensor) == value.name
-        if not named or stored.view.permutation(stored.elements) is None:
-            order = natural_order(stored.view)
+        is_state = value in self._states.values()
+        order = ROW_ORDER if is_state else natural_order(stored.view)
+        rows = tuple(stored.view.shape[axis] for axis in order)
+        in_rows = stored.shape == rows and stored.view == View.dense(stored.view.shape, order)
+        if not named or stored.view.permutation(stored.elements) is None or (is_state and not in_rows):
             shape = tuple(stored.view.shape[axis] for axis in order)
             view = View.dense(stored.view.shape, order)
             op = rearrangement(stored, order)
             stored = self.layer(f"{value.name}/output", op, value, shape, view, stored.quant, [])
         self.builder.output(stored.tensor)
+        self._ports[1].append(value)
+        if is_state:
+            self.stored[value] = stored
+
+    def keep(self) -> None:
+        """Declares the caches that stay on the device: those whose new rows lie on the grid of the past."""
+        inputs, outputs = self._ports
+        for past, new in self._states.items():
+            if self.stored[past].quant == self.stored[new].quant:
+                self.builder.state(inputs.index(past), outputs.index(new), ROWS)
 
 
 def _by_index(

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpuflow.config import UnifyRule
+from tpuflow.frontend.values import state_output
 from tpuflow.lowering import scheme
 from tpuflow.lowering.grids import CODES_PASS, grid_of
 from tpuflow.lowering.nodes import is_constant, shape_of
@@ -51,11 +52,13 @@ class _Group:
 
 def cached(steps: Sequence[Step], grids: Grids) -> Mapping[ir.Value, tuple[float, float]]:
     """The common range of every cache: of an input, what it is joined with, and both."""
+    makers = {value: step for step in steps for node in step.nodes for value in node.outputs}
     found: dict[ir.Value, tuple[float, float]] = {}
     for step in steps:
         values = [*_operands(step), step.output]
         inputs = [value for value in values if value.is_graph_input()]
-        returned = any(value.is_graph_output() for value in values)
+        kept = any(state_output(value) is not None for value in inputs)
+        returned = kept or any(value.is_graph_output() for value in values)
         if (
             step.node.op_type != "Concat"
             or not inputs
@@ -66,6 +69,9 @@ def cached(steps: Sequence[Step], grids: Grids) -> Mapping[ir.Value, tuple[float
         ranges = [grids.range_of(value) for value in values]
         common = min(low for low, _ in ranges), max(high for _, high in ranges)
         found |= dict.fromkeys(values, common)
+        if kept:
+            # New rows are appended as they are, so what they are made of has their codes already.
+            found |= dict.fromkeys([_origin(value, makers, 0) for value in values], common)
     return found
 
 

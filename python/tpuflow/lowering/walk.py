@@ -65,6 +65,7 @@ def walk(context: Lowering, *, whole: bool = True) -> Graph:
             findings.append(Finding(value.name or "", "output", error.attribute, error.reason))
     if findings:
         raise UnsupportedModelError(context.graph.name or "model", findings)
+    context.keep()
     if whole:
         context.settings.check_effects()
     return context.builder.finish()

@@ -21,8 +21,10 @@ from tpuflow.frontend import Phase, caches_of, load, specialize
 from tpuflow.io.arrays import read_arrays
 from tpuflow.io.files import temporary_folder
 from tpuflow.io.samples import Samples
+from tpuflow.partitioning import Partitioned
 from tpuflow.pipeline.builder import build as build_one
 from tpuflow.pipeline.bundle import Bundle, load_bundle
+from tpuflow.pipeline.stateful import StatefulDecoder, has_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -195,5 +197,8 @@ def open_decoder(
     """
     held = load_bundle(path)
     if simulated or not held.graphs:
-        return Decoder([program_level(held.program(name)) for name in held.programs], ran)
+        programs = [held.program(name) for name in held.programs]
+        if has_states(programs):
+            return StatefulDecoder([each for each in programs if not isinstance(each, Partitioned)], ran)
+        return Decoder([program_level(program) for program in programs], ran)
     return Decoder([graph_level(held.graph(name)) for name in held.graphs], ran)

@@ -12,6 +12,7 @@ places of their words.
 core.py       the extension module: packing, sessions
 tensors.py    metadata of inputs and outputs
 device.py     devices and the programs loaded on them
+state.py      rows that stay on the device between steps
 inference.py  runs, one at a time or several in flight
 raw.py        programs without metadata, and the codec for their words
 """
@@ -19,6 +20,7 @@ raw.py        programs without metadata, and the codec for their words
 from tpuflow.runtime.device import Device, DeviceInfo, LoadedProgram
 from tpuflow.runtime.inference import Inference, Outputs, Ticket
 from tpuflow.runtime.raw import Codec, convert_to_raw
+from tpuflow.runtime.state import State
 from tpuflow.runtime.tensors import TensorDescription, descriptions
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "Inference",
     "LoadedProgram",
     "Outputs",
+    "State",
     "TensorDescription",
     "Ticket",
     "convert_to_raw",

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from tpuflow import _core
 
-__all__ = ["Packer", "RunResult", "Session"]
+__all__ = ["Packer", "RunResult", "Session", "State"]
+
+State = _core.State
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
@@ -59,7 +61,36 @@ class Session:
             SampleError: An index does not fit the stored type.
             ProgramError: The program breaks a rule of the machine.
         """
-        outputs, figures, events, seconds = self._session.run([flat(array) for array in arrays], exact)
+        return self._result(*self._session.run([flat(array) for array in arrays], exact))
+
+    def state(self) -> State:
+        """The program's states without rows.
+
+        Raises:
+            SampleError: It has none.
+        """
+        return self._session.state()
+
+    def step(self, arrays: Sequence[Array], state: State, position: int, *, exact: bool) -> RunResult:
+        """As `run`, behind the rows of a state before a position; arrays of states are empty.
+
+        Raises:
+            SampleError: The position is none of the program's or the state's, or the state is another's.
+        """
+        return self._result(*self._session.step([flat(array) for array in arrays], state, position, exact))
+
+    def rows_of(self, state: State, name: str) -> tuple[list[int], Bytes]:
+        """Shape and bytes of the rows of a state that count."""
+        return state.read(self._session, name)
+
+    def fill(self, state: State, rows: int, arrays: Sequence[Array]) -> None:
+        """Replaces all rows of a state."""
+        state.write(self._session, rows, [flat(array) for array in arrays])
+
+    @staticmethod
+    def _result(
+        outputs: Sequence[Bytes], figures: tuple[int, str] | None, events: str | None, seconds: float
+    ) -> RunResult:
         cycles, report = (None, None) if figures is None else figures
         return RunResult(outputs, cycles, report, [] if events is None else json.loads(events), seconds)
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 from tpuflow.compiler.machine import Machine, machines, require_machine
-from tpuflow.errors import DeviceError, MachineError
+from tpuflow.errors import DeviceError, MachineError, SampleError
 from tpuflow.partitioning import Partitioned, device_networks
 from tpuflow.partitioning.storage import AnyProgram, load_program
 from tpuflow.runtime.closing import Closing
 from tpuflow.runtime.core import Session
 from tpuflow.runtime.inference import IN_FLIGHT, Inference
+from tpuflow.runtime.state import State
 from tpuflow.runtime.tensors import TensorDescription, descriptions, of_ports
 
 __all__ = ["Device", "DeviceInfo", "LoadedProgram", "Mode"]
@@ -150,17 +151,29 @@ class LoadedProgram(Closing):
         self._open = True
         self._inferences: list[Inference] = []
 
-    def inference(self, in_flight: int = IN_FLIGHT) -> Inference:
+    def state(self) -> State:
+        """What stays on the device between steps, without rows; other programs of the network can share it.
+
+        Raises:
+            SampleError: The program has no state.
+        """
+        if isinstance(self.program, Partitioned):
+            raise SampleError(f'program "{self.name}" has no state: parts of it run on the host')
+        (session,) = self.sessions
+        return State(session, self.program.metadata(), self.inputs, self.outputs)
+
+    def inference(self, in_flight: int = IN_FLIGHT, state: State | None = None) -> Inference:
         """Something to run the program with.
 
         Args:
             in_flight: How many submitted inferences may run at a time.
+            state: What its steps run behind. [one of its own, without rows]
 
         Raises:
             DeviceError: The program was unloaded, or its device closed.
         """
         self.require_open()
-        made = Inference(self, in_flight)
+        made = Inference(self, in_flight, state)
         self._inferences.append(made)
         return made
 

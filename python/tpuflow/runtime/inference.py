@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.errors import DeviceError
+from tpuflow.errors import DeviceError, SampleError
 from tpuflow.partitioning import DeviceSegment, HostRunner, Partitioned, walk
 from tpuflow.runtime.closing import Closing
 from tpuflow.runtime.core import RunResult, Session
+from tpuflow.runtime.state import State
 from tpuflow.runtime.tensors import TensorDescription, descriptions, given
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ class Ticket:
 class Inference(Closing):
     """Runs one program; what it prepared is kept for the next run."""
 
-    def __init__(self, program: LoadedProgram, in_flight: int = IN_FLIGHT) -> None:
+    def __init__(
+        self, program: LoadedProgram, in_flight: int = IN_FLIGHT, state: State | None = None
+    ) -> None:
         if in_flight < 1:
             raise DeviceError(f"{in_flight} inferences in flight: at least one must be")
         self._program = program
@@ -87,6 +90,7 @@ class Inference(Closing):
         self._waiting: deque[Ticket] = deque()
         self._number = 0
         self._open = True
+        self._state = state
         self._hosts = threading.local()
         network = program.program
         self._parts = {
@@ -107,6 +111,42 @@ class Inference(Closing):
         """
         self._require_open()
         return self._run(given(arrays, self._program.inputs, "input"))
+
+    @property
+    def state(self) -> State:
+        """What stays on the device between steps.
+
+        Raises:
+            SampleError: The program has no state.
+        """
+        if self._state is None:
+            self._state = self._program.state()
+        return self._state
+
+    def step(self, arrays: Mapping[str, Array], position: int | None = None) -> Outputs:
+        """Runs the program once behind the rows of its state, and appends the new ones.
+
+        Args:
+            arrays: Every input that is no state, as for `sync`.
+            position: Rows that come before; those the state has from there on are replaced. [all of them]
+
+        Raises:
+            SampleError: Arrays that do not fit, a position beyond the context or behind the rows there are, a
+                state of another program.
+            DeviceError: As for `sync`.
+        """
+        self._require_open()
+        state, program = self.state, self._program
+        ordered = given(arrays, [port for port in program.inputs if port.name not in state.names], "input")
+        taken = iter(ordered)
+        nothing = np.zeros(0, np.uint8)
+        feeds = [nothing if port.name in state.names else next(taken) for port in program.inputs]
+        (session,) = program.sessions
+        start = state.rows if position is None else position
+        if start < 0:
+            raise SampleError(f"position {start} lies before the first row")
+        answer = session.step(feeds, state.core, start, exact=self._exact)
+        return Outputs(_arrays(answer, program.outputs, state.outputs), [answer])
 
     def submit(self, arrays: Mapping[str, Array]) -> Ticket:
         """Starts a run and returns at once. The arrays must not be changed before it has ended.
@@ -176,8 +216,11 @@ def _answered(
     return session.run(given(taken, inputs, "input"), exact=exact)
 
 
-def _arrays(answer: RunResult, outputs: tuple[TensorDescription, ...]) -> dict[str, Array]:
+def _arrays(
+    answer: RunResult, outputs: tuple[TensorDescription, ...], kept: tuple[str, ...] = ()
+) -> dict[str, Array]:
     return {
         tensor.name: np.asarray(found).view(tensor.dtype).reshape(tensor.shape)
         for tensor, found in zip(outputs, answer.outputs, strict=True)
+        if tensor.name not in kept
     }

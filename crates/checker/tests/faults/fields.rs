@@ -12,7 +12,7 @@ use tpuflow_ir::isa::{
 };
 use tpuflow_ir::program::{Allocation, LayerSummary};
 use tpuflow_ir::{
-    Bounds, Descriptor, Instruction, Parts, Port, Program, Quant, Source, Tiling, View, Wait, Window, Work,
+    Bounds, Descriptor, Instruction, Parts, Port, Program, Quant, Source, State, Tiling, View, Wait, Window, Work,
 };
 
 /// Names of the fields of structs.
@@ -57,7 +57,7 @@ fn named() -> BTreeSet<String> {
     let mut names = structs! {
         Program {
             name, machine, batch, level, fallback, descriptors, instructions, constants, ddr_bytes, spill_bytes,
-            cache_peak_bytes, inputs, outputs, tilings, layers, bounds, predicted_cycles, allocations
+            cache_peak_bytes, inputs, outputs, states, position, tilings, layers, bounds, predicted_cycles, allocations
         }
         Port { name, shape, dtype, quant, source, view }
         Quant { scale, zero_point }
@@ -65,6 +65,7 @@ fn named() -> BTreeSet<String> {
         LayerSummary { name, op, dtype, unit, macs, bound, binding, nodes }
         Allocation { name, address, bytes, first, last }
         Bounds { array, ddr, ewp, pdp, ports, flow, segment, path }
+        State { input, output, axis }
         Tiling { first, last, parts }
         Instruction { unit, layer, waits, work }
         Wait { unit, count }

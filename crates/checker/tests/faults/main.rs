@@ -19,6 +19,7 @@ mod listing;
 mod numbers;
 mod packed;
 mod rules;
+mod states;
 
 use common::wild::{long_lines, wild_floats};
 use common::{Net, Random, float_bytes, random, residual, window};

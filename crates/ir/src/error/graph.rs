@@ -38,6 +38,9 @@ pub enum GraphError {
     /// A tensor of two layers.
     #[error("layer \"{layer}\" writes \"{tensor}\" a second time")]
     Twice { layer: String, tensor: String },
+    /// A state whose ports do not belong together.
+    #[error("state {0} is no input and output of the same rows on the same grid, as long as the other states")]
+    State(usize),
     /// An output nobody computes.
     #[error("output {0} is never produced")]
     Output(u32),

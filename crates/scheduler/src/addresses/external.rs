@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tpuflow_ir::{Machine, Space, View, Work, timing};
+use tpuflow_ir::{Machine, Space, State, View, Work, timing};
 
 use crate::error::ScheduleError;
 use crate::virtual_program::addresses::Addresses;
@@ -25,6 +25,23 @@ pub(crate) enum ConstantSplit {
     Forward,
     /// Each to the one with the least traffic behind it: all channels end together.
     Backward,
+}
+
+/// Places of inputs and outputs, and which of them are states.
+pub(crate) struct Ports<'a> {
+    pub inputs: &'a [View],
+    pub outputs: &'a [View],
+    pub states: &'a [State],
+}
+
+impl Ports<'_> {
+    /// The buffers of the past and of the output of every state.
+    fn states(&self) -> impl Iterator<Item = [BufferId; 2]> + '_ {
+        let buffer = |view: &View| VirtualAddress::of_field(view.address).buffer;
+        let of =
+            move |state: &State| [&self.inputs[state.input as usize], &self.outputs[state.output as usize]].map(buffer);
+        self.states.iter().map(of)
+    }
 }
 
 /// Bytes a virtual instruction moves to or from external memory.
@@ -130,7 +147,7 @@ pub(crate) fn external(
     machine: &Machine,
     split: ConstantSplit,
     coalescing: &CoalescingLimits,
-    ports: &[View],
+    ports: &Ports<'_>,
     addresses: &mut Addresses,
 ) -> Result<External, ScheduleError> {
     let word = machine.word() as u64;
@@ -174,7 +191,7 @@ pub(crate) fn external(
         }
     }
     // A constant that is also an output need not be loaded by anyone; it still has a place.
-    for buffer in ports.iter().map(|port| VirtualAddress::of_field(port.address).buffer) {
+    for buffer in ports.outputs.iter().map(|port| VirtualAddress::of_field(port.address).buffer) {
         let b = &code.buffers[buffer.index()];
         if matches!(b.content, Content::Constant(_)) && !std::mem::replace(&mut placed[buffer.index()], true) {
             addresses[buffer.index()] = (Space::Ddr(0), ends[0]);
@@ -182,10 +199,19 @@ pub(crate) fn external(
             ends[0] += b.bytes.next_multiple_of(word);
         }
     }
+    let page = machine.page_bytes().max(word);
+    // Of a state the past, and right behind it the output.
+    for [past, new] in ports.states() {
+        let start = ends[0].next_multiple_of(page);
+        let border = start + code.buffers[past.index()].bytes.next_multiple_of(word);
+        (addresses[past.index()], addresses[new.index()]) = ((Space::Ddr(0), start), (Space::Ddr(0), border));
+        ends[0] = border + code.buffers[new.index()].bytes.next_multiple_of(word);
+        (placed[past.index()], placed[new.index()]) = (true, true);
+    }
     for kind in [Content::Input, Content::Output, Content::Computed] {
         for (index, buffer) in code.buffers.iter().enumerate() {
-            if buffer.memory == Memory::Ddr && buffer.content == kind {
-                let start = ends[0].next_multiple_of(machine.page_bytes().max(word));
+            if buffer.memory == Memory::Ddr && buffer.content == kind && !placed[index] {
+                let start = ends[0].next_multiple_of(page);
                 addresses[index] = (Space::Ddr(0), start);
                 ends[0] = start + buffer.bytes.next_multiple_of(word);
             }

@@ -15,7 +15,7 @@ use tpuflow_ir::{
     Bounds, Descriptor, Graph, Instruction, InstructionId, Machine, Program, Space, TensorId, Unit, View, Wait, Work,
 };
 
-use crate::addresses::external::{CoalescingLimits, ConstantSplit, External, external};
+use crate::addresses::external::{CoalescingLimits, ConstantSplit, External, Ports, external};
 use crate::budget::Timing;
 use crate::context::PlanningContext;
 use crate::error::ScheduleError;
@@ -88,7 +88,8 @@ impl Plan {
         let parallel = mode != PipelineMode::Sequential;
         let split = constant_split(context, parallel, transfer_options.backward);
         let limits = &transfer_options.coalescing;
-        let memory = external(code, machine, split, limits, &lowered.outputs, &mut addresses)?;
+        let ports = Ports { inputs: &lowered.inputs, outputs: &lowered.outputs, states: &context.graph.states };
+        let memory = external(code, machine, split, limits, &ports, &mut addresses)?;
         let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
         let lines = parallel.then_some(transfer_options.lines);
         let resolved = Resolved::new(code, &addresses, &descriptors, machine, limits);
@@ -112,6 +113,8 @@ impl Plan {
             inputs: ports(&graph.inputs, &lowered.inputs),
             outputs: ports(&graph.outputs, &lowered.outputs),
             instructions,
+            states: graph.states.clone(),
+            position: None,
             tilings: vec![],
             layers: summary::layers(graph, &context.network, machine),
             bounds: Bounds::default(),

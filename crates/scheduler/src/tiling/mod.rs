@@ -354,6 +354,7 @@ impl<'a> Writer<'a> {
             layers: self.layers.into_iter().map(layer).collect(),
             inputs: self.graph.inputs.iter().copied().map(number).collect(),
             outputs: self.graph.outputs.iter().copied().map(number).collect(),
+            states: self.graph.states.clone(),
             tensors,
         };
         Tiled { graph, claims }

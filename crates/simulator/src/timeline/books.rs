@@ -81,7 +81,7 @@ impl<'p> Books<'p> {
     pub(super) fn begin(&mut self, position: usize, cycle: u64) {
         let instruction = &self.program.instructions[position];
         self.began[position] = cycle;
-        let moved = Moved::by(&instruction.work);
+        let moved = Moved::by(self.program, &instruction.work);
         self.counters.ddr_read_bytes += moved.ddr_read_bytes;
         self.counters.ddr_write_bytes += moved.ddr_write_bytes;
         let unit = &mut self.counters.units[instruction.unit.index()];

@@ -19,8 +19,8 @@ enum State {
     Idle(u64),
     /// Wants the channel of a run since a cycle.
     Waiting(u64, Run),
-    /// Asks for an index word.
-    Indexing { word: u64, at: u64, refused: u64 },
+    /// Asks for a word on its own.
+    Word { word: u64, at: u64, refused: u64 },
     /// Data cycle 0 is `first`, moved on by every refusal; `done` words have been moved, the next is due in data cycle `due`.
     Moving { run: Run, first: u64, done: u64, refused: u64 },
 }
@@ -107,7 +107,7 @@ impl Dma {
                     Some(other) => self.contends(other, books),
                 })
             }
-            State::Indexing { at, .. } => at,
+            State::Word { at, .. } => at,
             State::Moving { run, first, done, .. } => {
                 first + if done < run.words && run.first_word.is_some() { run.due(done) } else { run.cycles - 1 }
             }
@@ -118,7 +118,7 @@ impl Dma {
     fn contends(&self, index: usize, books: &Books<'_>) -> u64 {
         match self.lines[index].state {
             State::Moving { run, first, .. } => first + run.cycles,
-            State::Indexing { at, .. } => at + 1,
+            State::Word { at, .. } => at + 1,
             State::Waiting(since, run) => since + run.cycles,
             State::Idle(_) => self.quiet(index, books),
         }
@@ -164,7 +164,7 @@ impl Dma {
         match self.lines[index].state {
             State::Idle(from) => self.begin(index, from, books),
             State::Waiting(..) => Ok(false),
-            State::Indexing { .. } => Ok(self.lines[index].ask_index(books, banks, limit)),
+            State::Word { .. } => Ok(self.lines[index].ask(books, banks, limit)),
             State::Moving { .. } => Ok(self.transfer(index, books, banks, limit)),
         }
     }
@@ -239,9 +239,9 @@ impl Dma {
 }
 
 impl Line {
-    /// Asks for an index word until it is granted or `limit`; whether a cycle went by.
-    fn ask_index(&mut self, books: &mut Books<'_>, banks: &mut Banks, limit: u64) -> bool {
-        let State::Indexing { word, at, refused } = &mut self.state else { return false };
+    /// Asks for a word until it is granted or `limit`; whether a cycle went by.
+    fn ask(&mut self, books: &mut Books<'_>, banks: &mut Banks, limit: u64) -> bool {
+        let State::Word { word, at, refused } = &mut self.state else { return false };
         let (bank, before) = (banks.of(*word), *at);
         while *at < limit {
             if banks.request(*at, bank, self.client) {
@@ -261,7 +261,7 @@ impl Line {
     fn proceed(&mut self, cycle: u64, books: &mut Books<'_>) {
         self.state = match self.steps.next() {
             Some(Step::Run(run)) => State::Waiting(cycle, run),
-            Some(Step::Index(word)) => State::Indexing { word, at: cycle, refused: 0 },
+            Some(Step::Word { word, .. }) => State::Word { word, at: cycle, refused: 0 },
             None => {
                 books.finish(self.instruction, cycle - 1);
                 books.record(self.instruction, Phase::Execute, self.began, cycle);

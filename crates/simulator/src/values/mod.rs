@@ -26,8 +26,8 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rayon::prelude::*;
-use tpuflow_ir::isa::{Direction, Expand, Lookup, TableShape, Transfer};
-use tpuflow_ir::{Descriptor, LayerId, Port, Program, Space, View, Window, Work, layout, packed};
+use tpuflow_ir::isa::{Direction, Expand, Lookup, TableShape};
+use tpuflow_ir::{Descriptor, LayerId, Placed, Port, Program, Space, View, Window, Work, layout, packed};
 use tpuflow_kernels::table;
 
 use crate::check::hazard;
@@ -199,13 +199,20 @@ impl Memories {
         }
     }
 
-    /// Copies between a DDR and a cache; a run none of whose bytes was ever written breaks a rule.
-    fn transfer(&mut self, t: &Transfer) -> Result<(), Fault> {
+    /// Copies between a DDR and a cache; a run none of whose bytes was ever written breaks a rule. What a state does not hold
+    /// yet is zero points.
+    fn transfer(&mut self, placed: &Placed) -> Result<(), Fault> {
+        let t = &placed.transfer;
         let ddr = &mut self.ddr[usize::from(t.ddr_space)];
         let local = if t.local_space == Space::Cache { &mut self.cache } else { &mut self.ewp_cache };
-        let length = t.bytes as usize;
         for (outside, inside) in t.runs() {
+            let length = placed.moved(outside) as usize;
+            if let Some((_, state)) = placed.limit {
+                let absent = (length..t.bytes as usize).map(|at| state.zero_byte(outside + at as u64));
+                local.write(inside + length as u64, &absent.collect::<Vec<u8>>());
+            }
             let known = match t.direction {
+                _ if length == 0 => true,
                 Direction::Load => local.copy(inside, ddr, outside, length),
                 Direction::Store => ddr.copy(outside, local, inside, length),
             };
@@ -315,7 +322,7 @@ impl<P: Deref<Target = Program>> Executor<P> {
         let memories = &mut self.memories;
         memories.settle(&instruction.work);
         let done = match &instruction.work {
-            Work::Transfer(t) => memories.transfer(t).map(|()| 0),
+            Work::Transfer(t) => memories.transfer(&self.program.placed(t)).map(|()| 0),
             Work::Lookup(l) => memories.look_up(l).map(|()| 0),
             Work::Expand(e) => memories.expand(e).map(|()| 0),
             Work::Matrix(m) => match descriptor(m.descriptor) {
@@ -392,17 +399,17 @@ impl<P: Deref<Target = Program>> Executor<P> {
     /// The output ports as words; padding is as it was left, 0 where nobody wrote.
     pub(crate) fn output_words(&self) -> Result<Vec<Vec<u8>>, SimError> {
         let word = self.memories.word;
-        let words = |port: &Port| {
-            self.complete(port)?;
-            let view = &port.view;
+        let words = |(number, port): (usize, &Port)| {
+            let view = &self.program.output_view(number);
+            self.complete(port, view)?;
             Ok(self.memories.of(view.space).bytes(view.address, view.bytes(word) as usize))
         };
-        self.program.outputs.iter().map(words).collect()
+        self.program.outputs.iter().enumerate().map(words).collect()
     }
 
     /// Whether all elements of an output were written; of a raw one nobody can say where they are.
-    fn complete(&self, port: &Port) -> Result<(), SimError> {
-        let (view, word) = (&port.view, self.memories.word);
+    fn complete(&self, port: &Port, view: &View) -> Result<(), SimError> {
+        let word = self.memories.word;
         if port.is_raw(word) {
             return Ok(());
         }

@@ -59,6 +59,8 @@ pub fn program(machine: &Machine, ddr_bytes: u64) -> Program {
         cache_peak_bytes: 0,
         inputs: vec![],
         outputs: vec![],
+        states: vec![],
+        position: None,
         tilings: vec![],
         layers: Unit::ALL.map(layer).to_vec(),
         bounds: Bounds::default(),

@@ -4,9 +4,10 @@
 //! `max(ceil(bytes / 3), words)`. Pages are of 64 bytes, words of 8.
 
 use tpuflow_ir::isa::{Direction, Expand, Lookup, Transfer};
-use tpuflow_ir::{DType, Program, Space, Unit, View, Work};
+use tpuflow_ir::{DType, Program, Space, State, Unit, View, Work};
+use tpuflow_simulator::{Options, simulate};
 
-use crate::build::{cache_view, constants, load, program, push, store};
+use crate::build::{cache_view, constants, load, port, program, push, store};
 use crate::{bank, computed, primes, run};
 
 /// Runs of `bytes` bytes, the same number in both memories from one to the next.
@@ -208,4 +209,79 @@ fn the_two_lines_alternate_run_by_run() {
     let run = run(&p);
     assert_eq!(run.counters.units[0].end, 18 + 5 * 8);
     assert_eq!(run.counters.units[1].end, 18 + 6 * 8);
+}
+
+/// A past of four rows of a word from address 32 on, in front of a page's end, and the row of an output behind it.
+fn with_state() -> Program {
+    let machine = primes();
+    let mut p = program(&machine, 1024);
+    p.inputs.push(port(&machine, "past", &[1, 4, 1, 8], DType::I8, 32));
+    p.outputs.push(port(&machine, "new", &[1, 1, 1, 8], DType::I8, 64));
+    p.states.push(State { input: 0, output: 0, axis: 1 });
+    p
+}
+
+#[test]
+fn rows_of_a_state_that_do_not_count_take_a_cycle_a_word_and_no_channel() {
+    for unit in [Unit::Dtl0, Unit::Dtl1] {
+        for (position, cycles, read) in
+            [(None, 5 + 11, 32), (Some(4), 5 + 11, 32), (Some(1), 5 + 3 + 3, 8), (Some(0), 4, 0)]
+        {
+            let mut p = with_state();
+            push(&mut p, unit, &[], load(0, 32, 0, 32));
+            p.position = position;
+            let run = run(&p);
+            assert_eq!(run.cycles, 10 + 6 + 2 + cycles, "{position:?}");
+            assert_eq!(run.counters.bank_accesses.iter().sum::<u64>(), 4, "{position:?}");
+            assert_eq!(run.counters.ddr_read_bytes, read, "{position:?}");
+        }
+        // Half a row is there: its word is written by what is loaded, and again by what is not.
+        let mut p = with_state();
+        push(&mut p, unit, &[], load(0, 36, 4, 8));
+        p.position = Some(1);
+        assert_eq!(run(&p).cycles, 10 + 6 + 2 + 5 + 2 + 1);
+        let mut p = with_state();
+        push(&mut p, unit, &[], store(0, 64, 0, 8));
+        p.position = Some(2);
+        assert_eq!((run(&p).cycles, run(&p).counters.ddr_write_bytes), (10 + 6 + 2 + 5 + 3, 8));
+    }
+}
+
+#[test]
+fn a_state_is_loaded_from_its_past_and_moved_from_and_to_its_output() {
+    let refused = |work: Work| {
+        let mut p = with_state();
+        push(&mut p, Unit::Dtl0, &[], work);
+        simulate(&p, &[], &Options { values: false, ..Options::default() }).is_err_and(|error| {
+            error.to_string().contains("moves bytes of a state other than from its past, or to and from its output")
+        })
+    };
+    let Work::Transfer(loaded) = load(0, 32, 0, 8) else { unreachable!("a transfer") };
+    for (name, work, expected) in [
+        ("a row", load(0, 40, 0, 8), false),
+        ("the output", load(0, 64, 0, 8), false),
+        ("both", load(0, 56, 0, 16), true),
+        ("from in front of it", load(0, 24, 0, 16), true),
+        ("to behind it", load(0, 64, 0, 16), true),
+        ("behind it", load(0, 72, 0, 16), false),
+        ("a store to the past", store(0, 32, 0, 8), true),
+        ("a store to both", store(0, 60, 0, 8), true),
+        ("parameters", Work::Transfer(Transfer { local_space: Space::EwpCache, ..loaded }), true),
+        ("a run inside and one behind", strided(8, [2, 1], [64, 0]), true),
+        (
+            "weights",
+            Work::Expand(Expand {
+                ddr_space: 0,
+                ddr_address: 0,
+                local_address: 0,
+                rows: 8,
+                row_bytes: 8,
+                block: 32,
+                has_zero_points: false,
+            }),
+            true,
+        ),
+    ] {
+        assert_eq!(refused(work), expected, "{name}");
+    }
 }

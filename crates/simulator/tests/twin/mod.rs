@@ -3,6 +3,7 @@
 //! geometry of `tpuflow-ir`.
 
 mod packed;
+mod state;
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -98,7 +99,7 @@ impl Dma {
                     + s.machine.dma.latency
                     + packed::lead(&s.program.instructions[head].work, s.machine);
                 line.steps = match &s.program.instructions[head].work {
-                    Work::Transfer(t) => steps(t, s.machine).into(),
+                    Work::Transfer(t) => state::steps(s.program, t).into(),
                     Work::Lookup(l) => lookup(l, s.machine).into(),
                     Work::Expand(e) => packed::expanded(e, s.machine).into(),
                     _ => unreachable!("lines move data"),

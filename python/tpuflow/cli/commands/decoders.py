@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpuflow.execution.decoder import PhaseLevel
+    from tpuflow.partitioning.storage import AnyProgram
     from tpuflow.pipeline import Request
 
 __all__ = ["build_phases", "generate", "score_decoder"]
@@ -89,7 +90,6 @@ def generate(
     json: options.JsonFile = None,
 ) -> None:
     """Continue a text with a decoder, token by token."""
-    from tpuflow.execution.simulation import simulate
     from tpuflow.execution.tokens import open_tokenizer
     from tpuflow.pipeline.bundle import load_bundle
     from tpuflow.pipeline.decoders import open_decoder
@@ -105,11 +105,11 @@ def generate(
     with progress("generate") as advance:
         found = decoder.continued(words.encode(prompt), tokens, advance)
     say(prompt + words.decode(found))
-    figures = {}
+    programs = {}
     for name in held.programs:
-        report = simulate(held.program(name), values=False).report
-        figures[_phase_of(held.program(name))] = (name, report)
-    summary = _summary(runs, figures)
+        program = held.program(name)
+        programs[_phase_of(program)] = (name, program)
+    summary = _summary(runs, programs)
     table(
         [("phase", "left"), ("tokens", "right"), ("cycles a token", "right"), ("tokens a second", "right"),
          ("DDR a token", "right")],
@@ -132,16 +132,22 @@ def _phase_of(program: Any) -> tuple[int, int]:
 
 
 def _summary(
-    runs: Sequence[tuple[int, int, int]], figures: dict[tuple[int, int], tuple[str, dict[str, Any]]]
+    runs: Sequence[tuple[int, int, int]], programs: dict[tuple[int, int], tuple[str, AnyProgram]]
 ) -> list[dict[str, Any]]:
-    """Figures of the runs by phase, in the order they were first run."""
+    """Figures of the runs by phase, in the order they were first run; of each run at its position."""
     counts, tokens = Counter((s, c) for s, c, _ in runs), Counter[tuple[int, int]]()
+    reports: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    position = 0
     for sequence, context, count in runs:
+        _, program = programs[sequence, context]
+        reports.setdefault((sequence, context), []).append(_figures_at(program, position))
         tokens[sequence, context] += count
+        position += count
     found = []
     for phase, times in counts.items():
-        name, report = figures[phase]
-        cycles, clock = report["cycles"] * times, report["clock_hz"]
+        name = programs[phase][0]
+        cycles = sum(report["cycles"] for report in reports[phase])
+        clock = reports[phase][0]["clock_hz"]
         found.append(
             {
                 "phase": name,
@@ -149,10 +155,20 @@ def _summary(
                 "tokens": tokens[phase],
                 "cycles_per_token": cycles / tokens[phase],
                 "tokens_per_second": tokens[phase] * clock / cycles,
-                "ddr_bytes_per_token": _moved(report) * times / tokens[phase],
+                "ddr_bytes_per_token": sum(map(_moved, reports[phase])) / tokens[phase],
             }
         )
     return found
+
+
+def _figures_at(program: AnyProgram, position: int) -> dict[str, Any]:
+    """Figures of a run behind so many rows of the program's state."""
+    from tpuflow.execution.simulation import simulate
+    from tpuflow.partitioning import Partitioned
+
+    if not isinstance(program, Partitioned) and program.last_position is not None:
+        program = program.at(position)
+    return simulate(program, values=False).report
 
 
 def score_decoder(

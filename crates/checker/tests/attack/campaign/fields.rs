@@ -205,6 +205,7 @@ macro_rules! each_item {
                 $do!($a.spill_bytes, $b.spill_bytes);
                 $do!($a.cache_peak_bytes, $b.cache_peak_bytes);
                 $do!($a.predicted_cycles, $b.predicted_cycles);
+                $do!($a.states, $b.states);
             }
             Item::Machine => $do!($a.machine, $b.machine),
             Item::Bounds => $do!($a.bounds, $b.bounds),
@@ -278,6 +279,8 @@ fn put_header(program: &mut Program, mut value: Value) -> bool {
         spill_bytes,
         cache_peak_bytes,
         predicted_cycles,
+        states,
+        position: _,
         machine: _,
         descriptors: _,
         instructions: _,
@@ -291,6 +294,6 @@ fn put_header(program: &mut Program, mut value: Value) -> bool {
     } = new;
     (program.name, program.batch, program.level, program.fallback) = (name, batch, level, fallback);
     (program.ddr_bytes, program.spill_bytes) = (ddr_bytes, spill_bytes);
-    (program.cache_peak_bytes, program.predicted_cycles) = (cache_peak_bytes, predicted_cycles);
+    (program.cache_peak_bytes, program.predicted_cycles, program.states) = (cache_peak_bytes, predicted_cycles, states);
     true
 }

@@ -1,4 +1,5 @@
-//! What a program computes, as its user sees it: the numbers of its outputs by name, in the model's layout, for five inputs.
+//! What a program computes, as its user sees it: the numbers of its outputs by name, in the model's layout, for five inputs; of
+//! programs with states at five positions.
 
 use std::sync::Arc;
 
@@ -30,8 +31,11 @@ impl Observer {
             .map(|run| program.inputs.iter().map(|port| codes(port, run, rows, &mut random)).collect())
             .collect();
         let serial = serial(program)?;
-        let run = |codes: &Vec<Vec<u8>>| serial.run(codes).map(|run| run.0).map_err(|error| error.to_string());
-        let outputs = inputs.iter().map(run).collect::<Result<_, _>>()?;
+        let run = |(n, codes): (usize, &Vec<Vec<u8>>)| {
+            let own = placed(&serial, program, n).run(codes);
+            own.map(|run| run.0).map_err(|error| error.to_string())
+        };
+        let outputs = inputs.iter().enumerate().map(run).collect::<Result<_, _>>()?;
         Ok(Self { program: program.clone(), inputs, outputs })
     }
 
@@ -54,7 +58,7 @@ impl Observer {
         }
         let serial = serial(program)?;
         for (n, (codes, sound)) in inputs.as_deref().unwrap_or(sound).iter().zip(&self.outputs).enumerate() {
-            let (own, _) = serial.run(codes).map_err(|error| error.to_string())?;
+            let (own, _) = placed(&serial, &self.program, n).run(codes).map_err(|error| error.to_string())?;
             for (i, (port, codes)) in program.outputs.iter().zip(&own).enumerate() {
                 let same = if alike {
                     *codes == sound[i]
@@ -107,6 +111,12 @@ fn identity(port: &Port) -> Option<(&str, &[usize], &str)> {
 /// A program to be run in serial order.
 fn serial(program: &Program) -> Result<Serial, String> {
     Serial::new(Arc::new(program.clone())).map_err(|error| error.to_string())
+}
+
+/// A program to be run the time `n`: each at another position, the first as it stands.
+fn placed(serial: &Serial, sound: &Program, n: usize) -> Serial {
+    let last = sound.last_position().filter(|_| n > 0);
+    last.map_or_else(|| serial.clone(), |last| serial.at([last, 0, last / 2, last.saturating_sub(1), last.min(1)][n]))
 }
 
 /// Instructions that meet, on the machine itself and on ones whose lines or units are slow.

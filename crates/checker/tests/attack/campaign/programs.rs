@@ -6,7 +6,7 @@ mod common;
 use common::wild::{long_lines, wild_floats};
 use common::{Net, residual, tiny, window};
 use tpuflow_ir::op::PadMode;
-use tpuflow_ir::{BinaryKind, DType, Graph, Machine, Program, ReduceKind, Source, TensorId};
+use tpuflow_ir::{BinaryKind, DType, Graph, Machine, Program, ReduceKind, Source, State, TensorId};
 use tpuflow_scheduler::tiling::request::Request;
 use tpuflow_scheduler::{Options, schedule_by};
 use tpuflow_simulator::simulate;
@@ -29,11 +29,12 @@ const fn subject(name: &'static str, graph: fn() -> Graph, machine: fn() -> Mach
 }
 
 /// All of them; the short run takes the first few.
-pub const SUBJECTS: [Subject; 24] = [
+pub const SUBJECTS: [Subject; 25] = [
     subject("batched-product", batched_product, edge, 1),
     subject("cut-add", cut_add, tiny8, 5),
     subject("embedding-int8", embedding_int8, tiny16, 5),
     subject("joined", joined, tiny8, 5),
+    subject("state-int8", state, tiny64, 5),
     subject("residual-level1", || deep(41, 3, 2), fpga, 1),
     subject("residual-spilled", || residual(7), tiny8, 5),
     subject("residual-dual", || deep(42, 3, 2), dual, 5),
@@ -229,6 +230,28 @@ fn attention(float: Option<DType>, wide: bool) -> Graph {
         x = net.binary(BinaryKind::Add, flat, x);
     }
     net.finish(&[x])
+}
+
+/// A cache to which a row is appended, and what is computed of all rows.
+fn state() -> Graph {
+    let mut net = Net::new(29);
+    let x = net.input(&[1, 1, 12]);
+    let past = net.input(&[1, 7, 2, 8]);
+    let flat = net.matmul(x, 16);
+    let own = net.reshape(flat, &[1, 1, 2, 8]);
+    let rows = net.concat(&[past, own], 1, 0);
+    let queries = net.matmul(x, 16);
+    let queries = net.reshape(queries, &[1, 2, 1, 8]);
+    let keys = net.transpose(rows, &[0, 2, 3, 1]);
+    let scores = net.product(queries, keys);
+    let weights = net.softmax(scores, false);
+    let values = net.transpose(rows, &[0, 2, 1, 3]);
+    let mixed = net.product(weights, values);
+    let mut graph = net.finish(&[mixed, own]);
+    let grid = graph.tensor(own).quant.clone();
+    graph.tensors[past.index()].quant = grid;
+    graph.states.push(State { input: 1, output: 1, axis: 1 });
+    graph
 }
 
 /// Products with the same constants.
