@@ -23,6 +23,9 @@ pub const LARGEST: f32 = 1e30;
 /// Values of a tensor, at a time, up to which all are counted.
 pub const MANY: usize = 1 << 16;
 
+/// Values of all tensors that one thread is done with before others are awake.
+const FEW: usize = 1 << 17;
+
 /// Values of a part, or one plane if that is longer.
 const PART: usize = 1 << 20;
 /// Values of a part that are looked at together: they stay in the second cache.
@@ -72,13 +75,14 @@ pub fn observe(
     tensors: &[Tensor<'_>],
     histograms: &mut [&mut Histogram],
 ) -> Result<Vec<Result<Observed, StatisticsError>>, StatisticsError> {
-    observe_with(tensors, histograms, Isa::selected().lanes())
+    observe_with(tensors, histograms, Isa::selected().lanes(), FEW)
 }
 
 fn observe_with(
     tensors: &[Tensor<'_>],
     histograms: &mut [&mut Histogram],
     lanes: Lanes,
+    few: usize,
 ) -> Result<Vec<Result<Observed, StatisticsError>>, StatisticsError> {
     if !histograms.is_empty() && histograms.len() != tensors.len() {
         return Err(StatisticsError::Pairs { tensors: tensors.len(), histograms: histograms.len() });
@@ -86,13 +90,17 @@ fn observe_with(
     tensors.iter().try_for_each(Tensor::check)?;
     let known: Vec<_> = histograms.iter().map(|histogram| (histogram.bins(), histogram.exponent())).collect();
     let parts: Vec<Part<'_>> = tensors.iter().enumerate().flat_map(|(index, tensor)| tensor.parts(index)).collect();
-    let seen: Vec<Option<PartStatistics>> = parts
-        .par_iter()
-        .map_init(Vec::new, |counters, part| {
-            let (bins, exponent) = known.get(part.index).copied().unwrap_or((0, None));
-            part.seen(counters_of(counters, bins, lanes), exponent)
-        })
-        .collect();
+    let alone = tensors.iter().map(|tensor| tensor.values.len()).sum::<usize>() <= few;
+    let see = |counters: &mut Vec<(usize, Counters)>, part: &Part<'_>| {
+        let (bins, exponent) = known.get(part.index).copied().unwrap_or((0, None));
+        part.seen(counters_of(counters, bins, lanes), exponent)
+    };
+    let seen: Vec<Option<PartStatistics>> = if alone {
+        let mut counters = Vec::new();
+        parts.iter().map(|part| see(&mut counters, part)).collect()
+    } else {
+        parts.par_iter().map_init(Vec::new, see).collect()
+    };
     let mut by_tensor = vec![Vec::new(); tensors.len()];
     for (part, seen) in parts.iter().zip(&seen) {
         by_tensor[part.index].push(seen.as_ref());
@@ -102,15 +110,18 @@ fn observe_with(
     } else {
         histograms.iter_mut().map(|histogram| Some(&mut **histogram)).collect()
     };
-    Ok(tensors
-        .par_iter()
-        .zip(&mut histograms)
-        .zip(by_tensor)
-        .map(|((tensor, histogram), seen)| match seen.into_iter().collect::<Option<Vec<_>>>() {
-            Some(seen) => Ok(tensor.joined(&seen, histogram.as_deref_mut(), lanes)),
-            None => tensor.without_masks(histogram.as_deref_mut(), lanes),
-        })
-        .collect())
+    let join =
+        |((tensor, histogram), seen): ((&Tensor<'_>, &mut Option<&mut Histogram>), Vec<Option<&PartStatistics>>)| {
+            match seen.into_iter().collect::<Option<Vec<_>>>() {
+                Some(seen) => Ok(tensor.joined(&seen, histogram.as_deref_mut(), lanes)),
+                None => tensor.without_masks(histogram.as_deref_mut(), lanes),
+            }
+        };
+    Ok(if alone {
+        tensors.iter().zip(&mut histograms).zip(by_tensor).map(join).collect()
+    } else {
+        tensors.par_iter().zip(&mut histograms).zip(by_tensor).map(join).collect()
+    })
 }
 
 /// Values of one tensor for one thread.
@@ -277,13 +288,28 @@ mod tests {
             let expected = reference(&values, 2048);
             for isa in Isa::variants() {
                 let mut histogram = Histogram::new(2048).unwrap();
-                let found = observe_with(&[plain(&values)], &mut [&mut histogram], isa.lanes()).unwrap();
+                let found = observe_with(&[plain(&values)], &mut [&mut histogram], isa.lanes(), FEW).unwrap();
                 assert_eq!(histogram, expected, "{count} {}", isa.name());
                 assert_eq!(found[0].as_ref().unwrap().extrema, expected.extrema());
-                let alone = observe_with(&[plain(&values)], &mut [], isa.lanes()).unwrap();
+                let alone = observe_with(&[plain(&values)], &mut [], isa.lanes(), FEW).unwrap();
                 assert_eq!(alone, found);
             }
         }
+    }
+
+    #[test]
+    fn one_thread_gives_what_all_do() {
+        let many = [values(3000), values(700), [values(500), vec![f32::MIN]].concat(), vec![f32::NAN; 3], vec![]];
+        let layout = Some(Layout { channels: 5, inner: 20 });
+        let tensors: Vec<Tensor<'_>> = many.iter().map(|values| plain(values)).collect();
+        let tensors = [&[Tensor { layout, ..tensors[0] }], &tensors[1..]].concat();
+        let [one, all] = [usize::MAX, 0].map(|few| {
+            let mut histograms = [64, 2048, 64, 8, 8].map(|bins| Histogram::new(bins).unwrap());
+            let twice = [(); 2]
+                .map(|()| observe_with(&tensors, &mut histograms.each_mut(), Isa::selected().lanes(), few).unwrap());
+            (twice, histograms)
+        });
+        assert_eq!(one, all);
     }
 
     /// What shall be counted of a tensor of many values, block by block, and how often.
@@ -305,7 +331,7 @@ mod tests {
             for isa in Isa::variants() {
                 let mut histograms = [Histogram::new(64).unwrap(), Histogram::new(64).unwrap()];
                 let tensors = [false, true].map(|all| Tensor { values: &values, layout, all });
-                let found = observe_with(&tensors, &mut histograms.each_mut(), isa.lanes()).unwrap();
+                let found = observe_with(&tensors, &mut histograms.each_mut(), isa.lanes(), FEW).unwrap();
                 assert_eq!(found[0], found[1], "extrema and sums are those of all");
                 let mut expected = reference(&values, 64).parts();
                 if count > MANY {
@@ -346,7 +372,7 @@ mod tests {
             let largest = values.iter().fold(0.0f64, |most, &value| most.max(f64::from(value).abs()));
             let mut first = None;
             for isa in Isa::variants() {
-                let found = observe_with(&[Tensor { values: &values, layout, all: true }], &mut [], isa.lanes())
+                let found = observe_with(&[Tensor { values: &values, layout, all: true }], &mut [], isa.lanes(), FEW)
                     .unwrap()
                     .remove(0)
                     .unwrap();
