@@ -35,7 +35,7 @@ pub(crate) struct Ports<'a> {
 }
 
 impl Ports<'_> {
-    /// The buffers of the past and of the output of every state.
+    /// The buffers of every state: of the past, and of the output, which lies right behind it.
     fn states(&self) -> impl Iterator<Item = [BufferId; 2]> + '_ {
         let buffer = |view: &View| VirtualAddress::of_field(view.address).buffer;
         let of =
@@ -200,7 +200,6 @@ pub(crate) fn external(
         }
     }
     let page = machine.page_bytes().max(word);
-    // Of a state the past, and right behind it the output.
     for [past, new] in ports.states() {
         let start = ends[0].next_multiple_of(page);
         let border = start + code.buffers[past.index()].bytes.next_multiple_of(word);
