@@ -79,7 +79,12 @@ fn slices_of_wide_pixels_take_the_words_that_hold_them() {
     let mut p = program(&machine, 0);
     let mut slice = cache_view(&machine, &[4, 16], I8, 0);
     (slice.channel_offset, slice.channels) = (8, 8);
-    let work = vector(&mut p, VectorOp::Rescale { input_zero: 0, scaling: ONE }, &[slice], cache_view(&machine, X, I8, bank(&machine, 7)));
+    let work = vector(
+        &mut p,
+        VectorOp::Rescale { input_zero: 0, scaling: ONE },
+        &[slice],
+        cache_view(&machine, X, I8, bank(&machine, 7)),
+    );
     push(&mut p, Unit::Ewp, &[], work);
     let run = run(&p);
     assert_eq!(run.cycles, 10 + 31 + 16 + 3);
