@@ -26,7 +26,9 @@ def dense(weight: int = 3, outputs: int = 10) -> _core.Graph:
     weights[0, 0] = weight
     w = builder.constant("w", weights, 0.01)
     b = builder.constant("b", rng.integers(-999, 999, outputs).astype(np.int32))
-    requant = {"multiplier": [20000], "shift": [24], "zero_point": 0, "lo": -128, "hi": 127}
+    requant: _core.RequantFields = {
+        "multiplier": [20000], "shift": [24], "zero_point": 0, "lo": -128, "hi": 127,
+    }  # fmt: skip
     op = _core.Op.mat_mul(a=x, b=w, bias=b, epilogue={"requant": requant})
     builder.output(builder.layer("dense", op, "y", [1, outputs], "int8", 0.1))
     return builder.finish()

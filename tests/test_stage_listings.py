@@ -17,7 +17,7 @@ from tpuflow import _core
 from tpuflow.frontend import FloatSession, load
 from tpuflow.frontend.values import array_of
 
-ARTEFACTS = {
+FILES = {
     "sample.onnx": "net.onnx",
     "origin.mlir": "stages/origin.onnx",
     "canonical.mlir": "stages/canonical.onnx",
@@ -57,16 +57,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_stage_of_the_document_leaves_its_file(shared: Path, folder: Path) -> None:
     named = set(re.findall(r'"(\w+\.(?:onnx|mlir|model))"', document(shared, "stages")))
-    assert named == set(ARTEFACTS)
-    assert all((folder / ARTEFACTS[each]).is_file() for each in named)
+    assert named == set(FILES)
+    assert all((folder / FILES[each]).is_file() for each in named)
 
 
 @pytest.mark.feature("IMP-08")
 def test_a_build_leaves_a_file_of_every_stage(folder: Path) -> None:
-    assert all((folder / name).is_file() for name in ARTEFACTS.values())
+    assert all((folder / name).is_file() for name in FILES.values())
 
 
-def test_the_canonical_model_is_the_imported_one_and_the_calibrated_one_what_was_quantised(
+def test_the_canonical_model_is_the_imported_one_and_the_calibrated_one_what_was_quantized(
     folder: Path,
 ) -> None:
     stages = folder / "stages"

@@ -62,7 +62,7 @@ def test_ports_there_are_not(key: str, port: int | str) -> None:
 
 
 @pytest.mark.feature("MSC-13")
-def test_with_bypass_nothing_is_quantised() -> None:
+def test_with_bypass_nothing_is_quantized() -> None:
     """Whatever entries say of layers, outputs are those of the float network."""
     model = network()
     wish = {
