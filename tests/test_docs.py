@@ -168,9 +168,12 @@ def test_code_is_either_run_or_shown_as_what_it_is() -> None:
         "ini",
         "toml",
         "json",
+        "rust",
         "{toctree}",
         "{eval-rst}",
     }
+    # Edits of Rust sources are carried out by the walks.
+    assert {page for page, kind in kinds if kind == "rust"} <= {"adding-a-unit"}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -131,14 +131,16 @@ def test_stages_run_in_their_order_and_can_be_left_out() -> None:
     data = CalibrationData(Samples.of(images(8), model.inputs))
     listener = Listener(stage=lambda name, _seconds: told.append(name))
     Recipe().calibrate(model, data, listener)
-    assert told == ["equalize", "calibrate", "tune", "refine", "correct", "estimate"]
+    assert told == ["equalize", "calibrate", "shift", "tune", "refine", "correct", "estimate"]
     told.clear()
     found = (
-        Recipe().without("equalize", "tune", "refine", "correct", "estimate").calibrate(model, data, listener)
+        Recipe()
+        .without("equalize", "shift", "tune", "refine", "correct", "estimate")
+        .calibrate(model, data, listener)
     )
     assert told == ["calibrate"]
     assert found.ranges == tpuflow.calibrate(model, images(8))
-    with pytest.raises(ConfigError, match="choose among equalize, calibrate, tune, refine, correct"):
+    with pytest.raises(ConfigError, match="choose among equalize, calibrate, shift, tune, refine, correct"):
         Recipe(stages=("correct", "calibrate"))
 
 

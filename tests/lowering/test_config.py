@@ -61,8 +61,8 @@ def test_a_complete_file(tmp_path: Path) -> None:
             "quantize.dtype: input should be 'int8', 'int16', 'float16', 'bfloat16' or 'float32'",
         ),
         (
-            {"quantize": {"weight_bits": 3}},
-            "quantize.weight_bits: input should be greater than or equal to 4",
+            {"quantize": {"weight_bits": 1}},
+            "quantize.weight_bits: input should be greater than or equal to 2",
         ),
         ({"calibrate": {"strategy": "best"}}, 'calibrate.strategy: "best" is not a calibration strategy'),
         (

@@ -176,6 +176,7 @@ def every_key() -> dict[str, Any]:
         "weight_mode": "symmetric_full", "weight_strategy": "mse", "activation_mode": "symmetric_full",
         "strategy": "kld", "trim_infinity": "clip(-1,1)", "bins": 1024, "bias_bits": 24, "percentile": 99.0,
         "bias_effective_bits": 24, "momentum": 0.5, "remain_shift": 12, "table_bits": 9, "multiplier_bits": 9,
+        "weight_clusters": 16,
     }  # fmt: skip
     under_floats = {"weight_only", "per_block", "weight_block_size"}
     keys = [entry.name for entry in registry() if entry.per_layer]

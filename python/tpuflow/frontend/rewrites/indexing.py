@@ -6,7 +6,8 @@ operand and the updates laid end to end, in runs:
     GatherElements, GatherND             ->  Reshape, Gather, Reshape
     ReverseSequence, Compress            ->  Gather
     ScatterND, ScatterElements           ->  Concat of slices of operand and updates, or Concat and Gather
-    the same with a reduction            ->  likewise, of what stood in those places (op) the updates
+    the same with a reduction            ->  likewise, of what was in those places (op) the updates;
+                                             sums: operand + updates among zeros
 
 With indices known only at run time, picking asks every place whether it is the one:
 
@@ -42,6 +43,8 @@ MOST_ROUNDS = 16
 """Updates that may meet in one place."""
 MOST_COMPARED = 1 << 24
 """Elements a choice by index may compare."""
+NEUTRAL = {"add": 0.0, "mul": 1.0}
+"""What leaves an element as it is; of maximum and minimum it is infinite, which no grid has."""
 REDUCTIONS = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
 
 
@@ -145,8 +148,16 @@ def _scattered(
         rounds = [np.where(order == k, places, -1) for k in range(int(order.max()) + 1)]
     rows = emit.reshape(x, (size, *rest), "rows")
     new = emit.reshape(updates, (places.size, *rest), "updates")
+    # Zero lies on every grid; a one among updates known beforehand is folded into their constant.
+    placed = reduction == "add" or (reduction == "mul" and updates.const_value is not None)
     for turn in rounds:
         kept = np.flatnonzero(turn >= 0)
+        if placed:
+            source = np.zeros(size, int)
+            source[turn[kept]] = 1 + kept
+            neutral = emit.constant(np.full((1, *rest), NEUTRAL[reduction]), "neutral", like=x)
+            rows = emit(REDUCTIONS[reduction], rows, _joined(neutral, new, source, 1, emit))
+            continue
         written = new
         if reduction != "none":
             before = _joined(rows, new, turn[kept], size, emit)
