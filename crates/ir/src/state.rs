@@ -7,7 +7,7 @@
 //!                 ^ start                                   ^ border   ^ end
 //! ```
 //!
-//! Rows of the input (the past) are followed in DDR by room for those of the output, so the state has as many rows as both. The
+//! Rows of the input (the past) are followed in DDR by space for those of the output, so the state has as many rows as both. The
 //! addresses of a program are those of its last position, at which all rows of the past count and the output follows them. At
 //! any other position a DMA line translates addresses of the state:
 //!

@@ -142,7 +142,7 @@ impl StateMemory {
         Err(StateError::Other { expected: Form::list(expected), found: Form::list(&self.forms) })
     }
 
-    /// The rows a past has room for, of the state with this number; rows that do not count are any bytes.
+    /// The rows a past has space for, of the state with this number; rows that do not count are any bytes.
     pub(crate) fn past(&mut self, state: usize, region: &StateRegion) -> &[u8] {
         let bytes = (u64::from(region.past) * region.stride) as usize;
         let own = &mut self.bytes[state];
