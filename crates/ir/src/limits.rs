@@ -5,6 +5,8 @@
 //! and that nothing is enumerated that has more than a few million entries. It says nothing of whether the program is right:
 //! that is the checker's and the simulator's business.
 
+use std::fmt;
+
 use crate::error::{LimitError, Place};
 use crate::isa::{
     Codes, Expand, FloatFunction, FloatOutput, Lookup, Matrix, MatrixDescriptor, Pool, PoolDescriptor, PoolKind,
@@ -36,16 +38,16 @@ const ZERO_POINT: u64 = 1 << 16;
 /// A field that is too large, as one line.
 type Refused = Result<(), LimitError>;
 
-fn most(field: &str, value: impl Into<u128>, limit: u64) -> Refused {
+fn most(field: impl fmt::Display, value: impl Into<u128>, limit: u64) -> Refused {
     let value = value.into();
     if value > u128::from(limit) {
-        return Err(LimitError::TooLarge { field: field.to_owned(), value, limit });
+        return Err(LimitError::TooLarge { field: field.to_string(), value, limit });
     }
     Ok(())
 }
 
-fn least(field: &str, value: impl Into<u64>) -> Refused {
-    if value.into() == 0 { Err(LimitError::Zero { field: field.to_owned() }) } else { Ok(()) }
+fn least(field: impl fmt::Display, value: impl Into<u64>) -> Refused {
+    if value.into() == 0 { Err(LimitError::Zero { field: field.to_string() }) } else { Ok(()) }
 }
 
 fn product(factors: impl IntoIterator<Item = u64>) -> u128 {
@@ -62,12 +64,12 @@ impl Program {
         self.machine.validate().map_err(LimitError::Machine)?;
         most("the number of instructions", self.instructions.len() as u64, COUNT)?;
         for (space, &bytes) in self.ddr_bytes.iter().enumerate() {
-            most(&format!("ddr_bytes[{space}]"), bytes, ADDRESS)?;
+            most(format_args!("ddr_bytes[{space}]"), bytes, ADDRESS)?;
         }
         most("spill_bytes", self.spill_bytes, ADDRESS)?;
         most("cache_peak_bytes", self.cache_peak_bytes, ADDRESS)?;
         most("predicted_cycles", self.predicted_cycles, WORK)?;
-        self.bounds.named().iter().try_for_each(|(name, cycles)| most(&format!("bound {name}"), *cycles, WORK))?;
+        self.bounds.named().iter().try_for_each(|(name, cycles)| most(format_args!("bound {name}"), *cycles, WORK))?;
         for layer in &self.layers {
             most("macs", layer.macs, WORK)
                 .and_then(|()| most("bound", layer.bound, WORK))
@@ -177,8 +179,7 @@ impl Port {
     }
 }
 
-fn check_view(name: &str, v: &View, word: usize) -> Refused {
-    let field = |field: &str| format!("{name}.{field}");
+fn check_view(name: impl fmt::Display, v: &View, word: usize) -> Refused {
     for (what, value) in [
         ("rows", v.rows),
         ("height", v.height),
@@ -191,21 +192,25 @@ fn check_view(name: &str, v: &View, word: usize) -> Refused {
         ("origin[0]", v.origin[0]),
         ("origin[1]", v.origin[1]),
     ] {
-        most(&field(what), value, COUNT)?;
+        most(format_args!("{name}.{what}"), value, COUNT)?;
     }
-    most(&field("address"), v.address, ADDRESS)?;
+    most(format_args!("{name}.address"), v.address, ADDRESS)?;
     for (what, value) in [("rows", v.rows), ("height", v.height), ("width", v.width), ("channels", v.channels)] {
-        least(&field(what), value)?;
+        least(format_args!("{name}.{what}"), value)?;
     }
-    least(&field("stored_rows"), v.stored_rows)?;
+    least(format_args!("{name}.stored_rows"), v.stored_rows)?;
     let [rows, width, channels] = [v.rows, v.width, v.channels].map(u64::from);
-    most(&field("rows * width"), product([rows, width]), COUNT)?;
-    most(&field("width * channels"), product([width, channels]), COUNT)?;
+    most(format_args!("{name}.rows * width"), product([rows, width]), COUNT)?;
+    most(format_args!("{name}.width * channels"), product([width, channels]), COUNT)?;
     if !matches!(v.space, Space::Ddr(_)) {
-        most(&field("rows * width * channels"), product([rows, width, channels]), ELEMENTS)?;
+        most(format_args!("{name}.rows * width * channels"), product([rows, width, channels]), ELEMENTS)?;
     }
     let stored = rows.max(v.stored_rows.into());
-    most(&field("address + rows * row_bytes"), u128::from(v.address) + product([stored, v.row_bytes(word)]), ADDRESS)
+    most(
+        format_args!("{name}.address + rows * row_bytes"),
+        u128::from(v.address) + product([stored, v.row_bytes(word)]),
+        ADDRESS,
+    )
 }
 
 fn check_transfer(t: &Transfer, machine: &Machine) -> Refused {
@@ -219,9 +224,9 @@ fn check_transfer(t: &Transfer, machine: &Machine) -> Refused {
     {
         let reach = |n: usize| product([runs[n] - 1, strides[n]]);
         let last = u128::from(address) + reach(0) + reach(1) + u128::from(t.bytes);
-        most(&format!("{end}_address + (counts - 1) * {end}_strides + bytes"), last, ADDRESS)?;
+        most(format_args!("{end}_address + (counts - 1) * {end}_strides + bytes"), last, ADDRESS)?;
         // Strides of loops that run once reach nowhere, but are multiplied.
-        strides.iter().try_for_each(|&stride| most(&format!("{end}_strides"), stride, ADDRESS))?;
+        strides.iter().try_for_each(|&stride| most(format_args!("{end}_strides"), stride, ADDRESS))?;
     }
     Ok(())
 }
@@ -282,7 +287,7 @@ fn check_pool(p: &Pool, d: &PoolDescriptor, word: usize) -> Refused {
 
 fn check_vector(v: &Vector, op: &VectorOp, word: usize) -> Refused {
     for (number, input) in v.inputs.iter().enumerate() {
-        check_view(&format!("inputs[{number}]"), input, word)?;
+        check_view(format_args!("inputs[{number}]"), input, word)?;
     }
     check_view("output", &v.output, word)?;
     least("rows", v.rows)?;
@@ -314,7 +319,7 @@ fn check_vector(v: &Vector, op: &VectorOp, word: usize) -> Refused {
 fn check_steps(window: &Window, output: &View) -> Refused {
     for (axis, size) in [output.height, output.width].into_iter().enumerate() {
         let reach = product([size.into(), window.stride[axis].into()]);
-        most(&format!("window.stride[{axis}] over the result's {size}"), reach, EXTENT)?;
+        most(format_args!("window.stride[{axis}] over the result's {size}"), reach, EXTENT)?;
     }
     Ok(())
 }
@@ -342,14 +347,13 @@ fn check_descriptor(descriptor: &Descriptor) -> Refused {
 
 fn check_window(window: &Window) -> Refused {
     for axis in 0..2 {
-        let field = |name: &str| format!("window.{name}[{axis}]");
-        least(&field("kernel"), window.kernel[axis])?;
-        least(&field("stride"), window.stride[axis])?;
-        least(&field("dilation"), window.dilation[axis])?;
+        least(format_args!("window.kernel[{axis}]"), window.kernel[axis])?;
+        least(format_args!("window.stride[{axis}]"), window.stride[axis])?;
+        least(format_args!("window.dilation[{axis}]"), window.dilation[axis])?;
         let extent = product([u64::from(window.kernel[axis]), window.dilation[axis].into()]);
-        most(&format!("{} * dilation", field("kernel")), extent, EXTENT)?;
+        most(format_args!("window.kernel[{axis}] * dilation"), extent, EXTENT)?;
         for (side, pads) in [("before", window.pads[axis]), ("after", window.pads[axis + 2])] {
-            most(&format!("{} {side}", field("pads")), pads.cast_signed().unsigned_abs(), EXTENT)?;
+            most(format_args!("window.pads[{axis}] {side}"), pads.cast_signed().unsigned_abs(), EXTENT)?;
         }
     }
     most("window.kernel, in cells,", product(window.kernel.map(u64::from)), TAPS)
@@ -359,7 +363,7 @@ fn check_pool_kind(kind: &PoolKind, window: &Window) -> Refused {
     let check_beyond = |beyond: &[u32; 2]| {
         (0..2).try_for_each(|axis| {
             most(
-                &format!("beyond[{axis}]"),
+                format_args!("beyond[{axis}]"),
                 beyond[axis],
                 window.pads[axis + 2].cast_signed().max(0).unsigned_abs().into(),
             )
@@ -463,11 +467,11 @@ fn check_loops(name: &'static str, dims: &[u32], strides: &[i64], offset: i64) -
     most("the product of dims", product(dims.iter().map(|&n| n.into())), ELEMENTS)?;
     let reach = |(&size, stride): (&u32, &i64)| u128::from(size) * u128::from(stride.unsigned_abs());
     let all: u128 = dims.iter().zip(strides).map(reach).sum();
-    most(&format!("{name}_offset + dims * {name}_strides"), all + u128::from(offset.unsigned_abs()), ADDRESS)
+    most(format_args!("{name}_offset + dims * {name}_strides"), all + u128::from(offset.unsigned_abs()), ADDRESS)
 }
 
 fn check_zero(field: &str, zero: i32) -> Refused {
-    most(&format!("the magnitude of {field}"), zero.unsigned_abs(), ZERO_POINT)
+    most(format_args!("the magnitude of {field}"), zero.unsigned_abs(), ZERO_POINT)
 }
 
 fn check_shift(field: &'static str, shift: Option<i32>) -> Refused {
