@@ -120,6 +120,26 @@ def test_constants_take_their_packed_size() -> None:
     assert sum(map(len, program.constants())) <= 1.03 * packed
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_flattened_image_is_multiplied_in_blocks(bits: int) -> None:
+    b = Builder("flattened")
+    x = b.node("Relu", b.input("x", [1, 5, 6, 7]))
+    b.output(b.node("MatMul", b.node("Flatten", x, axis=1), b.weight(210, 48, fan_in=210)))
+    proto = b.model()
+    feeds = normal(proto)
+    found = lowered(proto, feeds, {"quantize": BLOCKS if bits == 4 else {}})
+    found.equals_reference(feeds[1])
+    # Without blocks it is a convolution of the image where that lies: a block is one of rows, not of places.
+    kinds = [layer.op for layer in found.graph.layers]
+    assert ("mat_mul" in kinds, "conv" in kinds) == (bits == 4, bits == 8)
+    program = compile_graph(found.graph)
+    assert ("Expand(" in program.to_text(constants=False)) == (bits == 4)
+    ours, theirs = (
+        each.compute(feeds[2]).codes for each in (graph_level(found.graph), program_level(program))
+    )
+    assert all(ours[name].tobytes() == theirs[name].tobytes() for name in ours)
+
+
 def stated(codes: Array, scales: Array, block: int) -> onnx.ModelProto:
     """A product with weights of 4 bits as ONNX states them."""
     weights = helper.make_tensor(

@@ -45,6 +45,7 @@ from tpuflow.frontend.rewrites import (
     recurrent,
     reduction,
     resize,
+    rotation,
     sampling,
     stated,
     sums,
@@ -147,6 +148,7 @@ STAGES: Mapping[str, Callable[[ir.Model], bool]] = {
 
 LAST_RESORTS: Sequence[Callable[[ir.Model], bool]] = (
     fold_in_onnxruntime,
+    _rules(rotation.RULES),
     _rules(_merged(caches.RULES, tables.RULES)),
     _rules(_merged(control.LATE, indexing.LATE, powers.LATE, codes.LATE, integers.LATE)),
     expand_functions,

@@ -188,7 +188,7 @@ def sums(context: Lowering, step: Step, stored: StoredValue, real: LinearParamet
     error = context.error(step.output, 1 if step.node.op_type == "Conv" else -1)
     if error is not None and config.bias_correction:
         bias = bias - error
-    by_block = real.is_matrix and (config.per_block or packed_codes(real.weights, real.steps) is not None)
+    by_block = real.is_matrix and is_by_block(context, step, real.weights, real.steps)
     dtype: scheme.DType = config.dtype
     if by_block or config.weight_bits is not None:
         dtype = "int8" if by_block or (config.weight_bits or 8) <= 8 else "int16"
@@ -236,6 +236,13 @@ def sums(context: Lowering, step: Step, stored: StoredValue, real: LinearParamet
         target=target,
         packed=packed,
     )
+
+
+def is_by_block(context: Lowering, step: Step, weights: Weights, steps: npt.NDArray[Any] | None) -> bool:
+    """Whether a matrix of a layer in integers becomes codes of 4 bits in blocks."""
+    if context.grids.target(step).is_float:
+        return False
+    return context.config(step).per_block or packed_codes(weights, steps) is not None
 
 
 def _weight_codes(

@@ -161,7 +161,12 @@ def rotated(
     b, s, heads, width = shape_of(x) or ()
     half = tables[0].shape[1]
     turned = 2 * half
-    wide = [np.repeat(t, 2, axis=1) if interleaved else np.concatenate([t, t], axis=1) for t in tables]
+    cosines, sines = tables
+    pairs_of = [(cosines, cosines), (-sines, sines)]  # of an element and its partner, by the place in a pair
+    wide = [
+        np.stack(pair, axis=2).reshape(-1, turned) if interleaved else np.concatenate(pair, axis=1)
+        for pair in pairs_of
+    ]
     factors = [
         emit.reshape(
             emit(
@@ -181,7 +186,7 @@ def rotated(
     pairs = emit.reshape(x, (b, s, heads, half, 2), f"{label}_pairs") if interleaved else x
     axis, middle, end = (4, 1, 2) if interleaved else (3, half, turned)
     first, second = _part(pairs, axis, 0, middle, emit), _part(pairs, axis, middle, end, emit)
-    quarter = emit("Concat", emit("Neg", second), first, attributes={"axis": axis}, label=f"{label}_quarter")
+    quarter = emit("Concat", second, first, attributes={"axis": axis}, label=f"{label}_partners")
     if interleaved:
         quarter = emit.reshape(quarter, (b, s, heads, turned), f"{label}_quarter_shape")
     y = emit("Add", emit("Mul", x, factors[0]), emit("Mul", quarter, factors[1]), label=f"{label}_rotated")

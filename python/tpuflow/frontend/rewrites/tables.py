@@ -26,7 +26,7 @@ from tpuflow.frontend.values import array_of, attributes_of, bound_of, integers_
 if TYPE_CHECKING:
     from tpuflow.frontend.rewrite import Emitter, Rules
 
-__all__ = ["LARGEST_TABLE", "RULES", "function_rows"]
+__all__ = ["LARGEST_TABLE", "RULES", "function_rows", "is_function"]
 
 Array = npt.NDArray[Any]
 
@@ -180,6 +180,12 @@ def tabulated(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if value.dtype == ir.DataType.BOOL:
         return emit("Less", emit.constant(np.float32(0.5), "half"), split, label="truth")
     return split if tuple(shape_of(split) or ()) == shape else emit.reshape(split, shape, "shaped")
+
+
+def is_function(value: ir.Value) -> bool:
+    """Whether a value is computed of one bounded input alone."""
+    function = _Function(value)
+    return function.source is not None and function.axes is not None
 
 
 def function_rows(value: ir.Value) -> tuple[ir.Value, Array] | None:

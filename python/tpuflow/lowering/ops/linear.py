@@ -28,6 +28,7 @@ from tpuflow.lowering.sums import (
     Weights,
     bits_before_bias,
     epilogue,
+    is_by_block,
     linear,
     twice_rounded,
 )
@@ -154,7 +155,9 @@ def _constant_right(context: Lowering, step: Step) -> None:
         weights = weights.reshape(weights.shape[-2:])
     columns = weights.shape[-1]
     bias = _column_bias(step, columns)
-    if weights.ndim == 2 and _as_convolution(context, step, context.stored[value], weights, bias):
+    steps = steps_of(step.node.inputs[1]) if weights.ndim == 2 else None
+    flat = weights.ndim == 2 and not is_by_block(context, step, weights, steps)
+    if flat and _as_convolution(context, step, context.stored[value], weights, bias):
         return
     if weights.ndim == 2:
         stored = context.rows(value, len(shape_of(value)) - 1)
@@ -175,7 +178,7 @@ def _constant_right(context: Lowering, step: Step) -> None:
         weights.ndim - 1,
         bias,
         stated,
-        steps=steps_of(step.node.inputs[1]) if stated is None and weights.ndim == 2 else None,
+        steps=steps if stated is None else None,
         is_matrix=weights.ndim == 2,
         mean=None if mean is None else mean[:, np.newaxis],
     )
