@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+TIES = Path(__file__).with_name("test_ties.py")
 SCRIPT = """
 import sys
 import numpy as np
@@ -31,11 +33,26 @@ def run(isa: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_every_instruction_set_offered_computes_the_product() -> None:
-    offered = run("none").stderr.rsplit("offers ", 1)[1].strip().split(", ")
-    assert offered[0] == "reference"
-    for isa in offered:
-        assert run(isa).returncode == 0, isa
+OFFERED = run("none").stderr.rsplit("offers ", 1)[1].strip().split(", ")
+
+
+@pytest.mark.parametrize("isa", OFFERED)
+def test_every_instruction_set_offered_computes_the_product(isa: str) -> None:
+    assert OFFERED[0] == "reference"
+    assert run(isa).returncode == 0
+
+
+@pytest.mark.parametrize("isa", OFFERED)
+@pytest.mark.feature("NUM-30")
+def test_every_kernel_equals_the_reference_at_ties_and_limits(isa: str) -> None:
+    """`test_ties.py` as it is, in a process that has this instruction set."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(TIES)]
+    environment = os.environ | {"TPUFLOW_ISA": isa}
+    done = subprocess.run(
+        command, env=environment, cwd=TIES.parents[1], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed" in done.stdout.splitlines()[-1] or "[100%]" in done.stdout
 
 
 @pytest.mark.parametrize("isa", ["none", "", "AVX2"])
