@@ -23,7 +23,7 @@ type Entry = (u64, InstructionId);
 const CHOICES: usize = 6;
 
 /// A list schedule.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListSchedule {
     /// Virtual instructions in the order taken up.
     pub(super) order: Vec<InstructionId>,

@@ -119,13 +119,18 @@ impl<'a> ListScheduler<'a> {
     /// The shortest of a schedule and those that come from it in some rounds.
     fn improved(&self, first: ListSchedule, room: u64, rounds: u32) -> ListSchedule {
         let mut best = first.clone();
-        let mut schedule = first;
-        for _ in 0..rounds {
-            let back = self.schedule(&self.mirrored(&schedule), true, u64::MAX);
-            schedule = self.schedule(&self.mirrored(&back), false, room);
+        let mut seen = vec![first];
+        for round in 0..rounds as usize {
+            let back = self.schedule(&self.mirrored(&seen[round]), true, u64::MAX);
+            let schedule = self.schedule(&self.mirrored(&back), false, room);
+            // A schedule depends on the one before alone: from here on they would come again in turn.
+            if seen.contains(&schedule) {
+                break;
+            }
             if schedule.makespan < best.makespan {
                 best = schedule.clone();
             }
+            seen.push(schedule);
         }
         best
     }
