@@ -32,7 +32,7 @@ pub struct Wait {
 }
 
 /// One instruction.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Instruction {
     /// Who executes it.
     pub unit: Unit,
@@ -45,7 +45,7 @@ pub struct Instruction {
 }
 
 /// What an instruction does.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Work {
     /// DMA between DDR and a cache.
     Transfer(Transfer),

@@ -46,8 +46,8 @@ pub use error::{ScheduleError, TilingError};
 
 use std::time::{Duration, Instant};
 
-use budget::SearchBudget;
 pub use budget::Timing;
+use budget::{SearchBudget, TimedPrograms};
 use parameters::Parameters;
 use planning::fallback;
 use planning::portfolio::compiled;
@@ -110,6 +110,8 @@ pub fn schedule_by(
     };
     let wanted = options.parameters.as_ref().unwrap_or(&preset);
     let tilings = options.tiling.tilings(graph)?;
+    let timed = TimedPrograms::new(timing);
+    let timing: Timing = &|program| timed.cycles(program);
     let (program, fallback) = fallback::first(&fallback::ladder(wanted), |parameters| {
         let budget = SearchBudget { seed: options.seed, steps: parameters.steps(options.budget_steps), deadline };
         checked(graph, compiled(graph, machine, &tilings, parameters, budget, timing)?)

@@ -6,7 +6,7 @@
 //! outcome does not depend on the number of threads.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 
 use rayon::prelude::*;
 use tpuflow_ir::InstructionId;
@@ -45,24 +45,34 @@ pub(crate) fn improve_order(context: &PlanningContext, plan: Plan, timing: Timin
     let mut current: Vec<InstructionId> = code.ids().collect();
     let mut shortest = cycles;
     let (mut best, mut gained) = (None, 0);
+    // Small changes often lead back to an order that was timed before, and then to no better one.
+    let mut known: HashMap<Vec<InstructionId>, Option<u64>> = HashMap::new();
     for turn in 0..turns {
         if context.budget.is_over() || turn > gained + PATIENCE {
             break;
         }
-        let timed = |neighbor: u64| {
-            let seed = context.budget.seed.wrapping_add(turn * NEIGHBORS + neighbor);
-            let order = changed(&current, &dependences, seed);
-            let plan = plan.reordered(context, &order).ok()?.timed(timing);
-            Some((plan.program.predicted_cycles, neighbor, order, plan))
-        };
-        let found: Vec<_> = (0..NEIGHBORS).into_par_iter().filter_map(timed).collect();
-        let Some((cycles, _, order, plan)) = found.into_iter().min_by_key(|f| (f.0, f.1)) else { break };
+        let orders: Vec<Vec<InstructionId>> = (0..NEIGHBORS)
+            .into_par_iter()
+            .map(|neighbor| {
+                let seed = context.budget.seed.wrapping_add(turn * NEIGHBORS + neighbor);
+                changed(&current, &dependences, seed)
+            })
+            .collect();
+        let is_new = |&at: &usize| !known.contains_key(&orders[at]) && !orders[..at].contains(&orders[at]);
+        let new: Vec<usize> = (0..orders.len()).filter(is_new).collect();
+        let timed = |&at: &usize| Some(plan.reordered(context, &orders[at]).ok()?.timed(timing));
+        let mut plans: Vec<Option<Plan>> = new.par_iter().map(timed).collect();
+        for (&at, plan) in new.iter().zip(&plans) {
+            known.insert(orders[at].clone(), plan.as_ref().map(|plan| plan.program.predicted_cycles));
+        }
+        let timed = orders.iter().enumerate().filter_map(|(at, order)| Some(((*known.get(order)?)?, at)));
+        let Some((cycles, at)) = timed.min() else { break };
         if cycles <= shortest {
-            current = order;
             if cycles < shortest {
                 (shortest, gained) = (cycles, turn);
-                best = Some(plan);
+                best = new.iter().position(|&place| place == at).and_then(|place| plans.swap_remove(place));
             }
+            current.clone_from(&orders[at]);
         }
     }
     best.unwrap_or(plan)
