@@ -60,3 +60,37 @@ pub(crate) fn next_random(state: &mut u64) -> u64 {
     *state ^= *state << 17;
     *state
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use rayon::ThreadPoolBuilder;
+    use tpuflow_ir::Machine;
+
+    use super::*;
+    use crate::{Options, common, schedule_by};
+
+    #[test]
+    fn no_program_is_timed_twice() {
+        let mut net = common::Net::new(3);
+        let x = net.input(&[1, 8, 8, 64]);
+        let mut y = net.conv(x, 64, common::window(3, 1, 1), 1);
+        y = net.conv(y, 256, common::window(1, 1, 0), 1);
+        let graph = net.finish(&[y]);
+        let machine = Machine::preset("128x128_asic").expect("known");
+        let (seen, asked) = (Mutex::new(HashSet::new()), AtomicUsize::new(0));
+        let timing = |program: &Program| {
+            asked.fetch_add(1, Ordering::Relaxed);
+            let own = (program.instructions.clone(), program.descriptors.clone(), program.ddr_bytes.clone());
+            assert!(seen.lock().expect("one thread").insert(own), "a program is timed again");
+            Some(program.instructions.len() as u64 * 1000)
+        };
+        let options = Options { level: 5, ..Options::default() };
+        // Two threads may meet at a program that neither has timed yet.
+        let one = ThreadPoolBuilder::new().num_threads(1).build().expect("a thread");
+        one.install(|| schedule_by(&graph, &machine, &options, &timing)).expect("a sound graph");
+        assert!(asked.into_inner() > 4);
+    }
+}
