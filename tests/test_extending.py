@@ -107,8 +107,8 @@ def test_a_unit_can_be_added(tmp_path: Path) -> None:
         carry_out(step, copy)
     for words in (
         ("tpuflow-ir", "--lib", "unit"),
-        ("tpuflow-simulator", "--test", "move_unit"),
-        ("tpuflow-simulator", "--test", "parallel"),
+        ("tpuflow-simulator", "--test", "main", "move_unit"),
+        ("tpuflow-simulator", "--test", "main", "parallel"),
     ):
         done = run(*words)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

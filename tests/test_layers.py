@@ -163,6 +163,16 @@ def test_no_module_of_a_crate_imports_itself_by_way_of_others(crate: str) -> Non
     assert not left, f"cycles among {left}"
 
 
+@pytest.mark.parametrize("crate", ["bounds", "checker", "scheduler", "simulator"])
+def test_no_file_of_tests_is_left_out_of_the_program_that_runs_them(crate: str) -> None:
+    folder = REPOSITORY / "crates" / crate / "tests"
+    listed = re.findall(r"^mod (\w+);", (folder / "main.rs").read_text(encoding="utf-8"), re.MULTILINE)
+    files = {path.stem for path in folder.glob("*.rs")} | {
+        path.parent.name for path in folder.glob("*/mod.rs")
+    }
+    assert files - {"main"} <= set(listed)
+
+
 def package_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 

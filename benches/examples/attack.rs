@@ -14,6 +14,8 @@
 
 #[path = "../../crates/checker/tests/attack/campaign/mod.rs"]
 mod campaign;
+#[path = "../../crates/scheduler/tests/common/mod.rs"]
+mod common;
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -1,15 +1,7 @@
 //! Programs by hand that do with less wherever the machine lets them: none beats a bound, and what would is refused.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "../../scheduler/tests/common/mod.rs"]
-mod common;
-mod hand;
-#[path = "../../simulator/tests/trial/mod.rs"]
-mod trial;
-
-use common::Net;
-use hand::{finish, keep_constants, run, serial};
+use crate::common::{self, Net};
+use crate::hand::{finish, keep_constants, run, serial};
 use tpuflow_bounds::bounds;
 use tpuflow_checker::{Rule, check};
 use tpuflow_ir::isa::{Codes, Direction, Matrix, MatrixDescriptor, Weights};

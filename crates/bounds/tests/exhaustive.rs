@@ -1,15 +1,9 @@
 //! No program of a small graph is shorter than its bound: all of them are tried.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
+#![allow(clippy::print_stdout, reason = "tests")]
 
-#[path = "../../scheduler/tests/common/mod.rs"]
-mod common;
-mod hand;
-mod search;
-#[path = "../../simulator/tests/trial/mod.rs"]
-mod trial;
-
-use common::{Net, tiny};
+use crate::common::{self, Net, tiny};
+use crate::search;
 use tpuflow_ir::{Graph, Machine};
 
 /// Graphs whose programs have few instructions.

@@ -1,8 +1,6 @@
 //! Bounds counted by hand.
 
-#[path = "../../scheduler/tests/common/mod.rs"]
-mod common;
-
+use crate::common;
 use tpuflow_bounds::bounds;
 use tpuflow_ir::isa::Direction;
 use tpuflow_ir::{Machine, ReduceKind, Unit, Work};

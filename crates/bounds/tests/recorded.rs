@@ -1,17 +1,12 @@
 //! The bounds of many graphs on many machines are those that were recorded. A change of a law of time or of a bound shows here as
-//! the graphs it concerns; `TPUFLOW_RECORD=1 cargo test -p tpuflow-bounds --test recorded` records what is found.
-
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "../../scheduler/tests/common/mod.rs"]
-mod common;
+//! the graphs it concerns; `TPUFLOW_RECORD=1 cargo test -p tpuflow-bounds --test main recorded` records what is found.
 
 use std::fmt::Write;
 use std::path::Path;
 
-use common::operators::{OPERATORS, TYPES, alone};
-use common::wild::{long_lines, wild, wild_floats};
-use common::{Net, machine, random, tiny, window};
+use crate::common::operators::{OPERATORS, TYPES, alone};
+use crate::common::wild::{long_lines, wild, wild_floats};
+use crate::common::{Net, machine, random, tiny, window};
 use tpuflow_bounds::bounds;
 use tpuflow_ir::{BinaryKind, DType, Graph, Machine, ReduceKind};
 

@@ -1,11 +1,6 @@
 //! Programs so close to a bound that they would beat it if it were 1 % higher. The others are counted by hand.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "../../scheduler/tests/common/mod.rs"]
-mod common;
-
-use common::Net;
+use crate::common::{self, Net};
 use tpuflow_bounds::bounds;
 use tpuflow_ir::{Bounds, Machine, Program, TensorId};
 use tpuflow_scheduler::{Options as ScheduleOptions, schedule_by};

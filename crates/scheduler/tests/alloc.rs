@@ -1,9 +1,6 @@
 //! The allocator against its validator, its lower bound, and instances of known optimum.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::Random;
+use crate::common::Random;
 use proptest::prelude::*;
 use tpuflow_scheduler::alloc::check::{Fault, validate};
 use tpuflow_scheduler::alloc::{Fit, Item, Order, PORTFOLIO, Problem, Solution, place, solve};

@@ -1,9 +1,6 @@
 //! The ladder and its exact search: against brute force, on instances of known optimum, and for determinism.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::Random;
+use crate::common::Random;
 use proptest::prelude::*;
 use tpuflow_scheduler::alloc::check::{Fault, aligned, validate};
 use tpuflow_scheduler::alloc::ladder::{Effort, Outcome, climb};

@@ -1,11 +1,8 @@
 //! What each field of the parameters does, and that none breaks a plan.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
 
 use std::collections::BTreeSet;
 
-use common::{Net, random, residual, tiny, window};
+use crate::common::{Net, random, residual, tiny, window};
 use tpuflow_ir::isa::Direction;
 use tpuflow_ir::{Graph, LayerId, Machine, Program, Unit, Work};
 use tpuflow_scheduler::parameters::{Balancing, Dependency, Parameters, Pass};

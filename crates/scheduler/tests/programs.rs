@@ -1,9 +1,6 @@
 //! What holds for every program, whatever the graph and the machine.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::{padded_lines, random, residual, tiny};
+use crate::common::{padded_lines, random, residual, tiny};
 use tpuflow_ir::access::accesses;
 use tpuflow_ir::{Descriptor, Graph, Machine, Program, Space};
 use tpuflow_scheduler::{Options, ScheduleError, schedule};

@@ -1,22 +1,16 @@
 //! Attention: heads left side by side in the pixels of the products before and after, row blocks of them at work on two units at
 //! a time; proven, simulated, and compared with the interpreter.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "../../scheduler/tests/common/mod.rs"]
-mod common;
-mod trial;
-
 use std::sync::Arc;
 
-use common::Net;
+use crate::common::Net;
+use crate::trial::{self, trial};
 use tpuflow_ir::isa::VectorOp;
 use tpuflow_ir::{BinaryKind, Descriptor, Graph, Machine, Op, Parts, Program, TensorId, Tiling, Unit, Work};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::parameters::Parameters;
 use tpuflow_scheduler::{Options as ScheduleOptions, schedule, schedule_by};
 use tpuflow_simulator::{Interpreter, Keep, Options, simulate};
-use trial::trial;
 
 /// Heads of a tensor `[batch, tokens, ..]` whose channels begin at `first`, `step` apart: `[batch, heads, tokens, depth]`, or
 /// with tokens last.

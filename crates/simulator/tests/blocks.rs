@@ -1,16 +1,10 @@
 //! Results in blocks of channels and in stripes of rows: inverted residuals, squeeze and excitation and dense blocks whose last
 //! column tile is narrow, at level 5 on machines of several widths; proven, simulated, and compared with the interpreter.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "../../scheduler/tests/common/mod.rs"]
-mod common;
-mod trial;
-
-use common::{Net, window};
+use crate::common::{Net, window};
+use crate::trial::trial;
 use tpuflow_ir::{BinaryKind, Graph, Machine, TensorId};
 use tpuflow_simulator::Options;
-use trial::trial;
 
 /// Expansion, depthwise convolution, projection; often with the channels scaled by what a small network makes of their means.
 fn inverted_residual(net: &mut Net, x: TensorId, columns: usize) -> TensorId {

@@ -1,19 +1,13 @@
 //! Whatever a graph may hold: random networks of any form, built at both levels on machines with next to no cache, proven,
 //! simulated, and compared with the interpreter.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "../../scheduler/tests/common/mod.rs"]
-mod common;
-mod trial;
-
 use std::sync::Arc;
 
-use common::tiny;
-use common::wild::{lone_pixel, long_lines, wild, wild_floats};
+use crate::common::tiny;
+use crate::common::wild::{lone_pixel, long_lines, wild, wild_floats};
+use crate::trial::trial;
 use tpuflow_ir::{DType, Graph, Machine};
 use tpuflow_simulator::{Interpreter, Options};
-use trial::trial;
 
 /// What goes wrong with wild networks; `too large` is no fault where next to nothing fits.
 fn faults(seeds: std::ops::Range<u64>, network: fn(u64, usize, usize) -> Graph) -> Vec<String> {

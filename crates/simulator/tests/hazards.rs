@@ -1,11 +1,8 @@
 //! Every rule of `docs/machine.md` broken once, and what is reported.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod build;
 
 use std::sync::Arc;
 
-use build::{CODES, cache_view, constants, load, pool, port, product, program, push, store, tiny, vector};
+use crate::build::{CODES, cache_view, constants, load, pool, port, product, program, push, store, tiny, vector};
 use tpuflow_ir::isa::{ChannelParameters, Direction, Lookup, PoolKind, Scaling, Transfer, VectorOp};
 use tpuflow_ir::{DType, Descriptor, DescriptorId, Program, ReduceKind, Space, Unit, View, Wait, Window, Work};
 use tpuflow_simulator::{Hazard, Kept, Options, Rule, Run, Serial, SimError, simulate, simulate_again};

@@ -1,21 +1,14 @@
 //! Random networks, scheduled and simulated: the same integers as the graph interpreter, the same cycles whether idle
 //! time is taken in stretches or stepped through, and every cycle of every unit booked.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-// The scheduler's tests and these draw from the same networks.
-#[path = "../../scheduler/tests/common/mod.rs"]
-mod common;
-mod trial;
-
 use std::sync::Arc;
 
-use common::{padded_lines, random, residual, tiny};
+use crate::common::{self, padded_lines, random, residual, tiny};
+use crate::trial::inputs;
 use tpuflow_ir::{Descriptor, Graph, Machine, Program, Window};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::{Options as ScheduleOptions, ScheduleError, schedule, schedule_by};
 use tpuflow_simulator::{ArrayModel, Interpreter, Keep, Kept, Options, Run, SimError, simulate, simulate_again};
-use trial::inputs;
 
 fn balanced(run: &Run) {
     for unit in run.counters.units {

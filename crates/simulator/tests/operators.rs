@@ -1,16 +1,10 @@
 //! Every operator on every element type, at both levels, on machines of several sizes: the program gives the interpreter's bits.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "../../scheduler/tests/common/mod.rs"]
-mod common;
-mod trial;
-
-use common::operators::{OPERATORS, TYPES, alone, cast};
-use common::tiny;
+use crate::common::operators::{OPERATORS, TYPES, alone, cast};
+use crate::common::tiny;
+use crate::trial::trial;
 use tpuflow_ir::{DType, Machine};
 use tpuflow_simulator::{ArrayModel, Options};
-use trial::trial;
 
 fn machines() -> [Machine; 3] {
     [tiny(64), Machine::preset("32x32_fpga").unwrap(), Machine::preset("128x128_asic").unwrap()]

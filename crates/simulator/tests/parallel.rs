@@ -1,11 +1,7 @@
 //! Random programs whose units run side by side, with only the waits that true dependencies ask for: taking stretches of
 //! cycles at a time never changes a cycle, all cycles are booked, and taking a needed wait away is reported.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod build;
-mod twin;
-
-use build::{CODES, cache_view, pool, product, program, push, tiny, vector};
+use crate::build::{CODES, cache_view, pool, product, program, push, tiny, vector};
 use proptest::prelude::*;
 use tpuflow_ir::access::{Accesses, Stretch, accesses};
 use tpuflow_ir::isa::{Direction, Expand, FloatOutput, Lookup, PoolKind, Scaling, Transfer, VectorOp};
@@ -254,7 +250,7 @@ proptest! {
             let end = &mut ends[interval.instruction as usize];
             *end = interval.end.max(*end);
         }
-        prop_assert_eq!(&ends, &twin::ends(&p));
+        prop_assert_eq!(&ends, &crate::twin::ends(&p));
         prop_assert_eq!(fast.cycles, ends.into_iter().max().unwrap());
     }
 

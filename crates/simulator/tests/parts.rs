@@ -1,17 +1,12 @@
 //! Layers in parts: forced slices, runs and whole networks in parts, groups that stay on the chip. Every integer is that of the
 //! graph as a whole.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "../../scheduler/tests/common/mod.rs"]
-mod common;
-mod trial;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::wild::wild;
-use common::{Net, Random, random, residual, tiny, window};
+use crate::common::wild::wild;
+use crate::common::{Net, Random, random, residual, tiny, window};
+use crate::trial::inputs;
 use tpuflow_ir::{BinaryKind, Graph, LayerId, Machine, Op, Parts, Program, TensorId, Tiling};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::parameters::Parameters;
@@ -20,7 +15,6 @@ use tpuflow_scheduler::tiling::request::{Axis, Request, Slice};
 use tpuflow_scheduler::tiling::{Tiled, tiled};
 use tpuflow_scheduler::{Options as ScheduleOptions, ScheduleError, schedule};
 use tpuflow_simulator::{Interpreter, Keep, Options, simulate};
-use trial::inputs;
 
 /// Bytes of every output.
 fn outputs(graph: &Graph, given: &[Values]) -> Option<Vec<Vec<u8>>> {

@@ -1,12 +1,8 @@
 //! Graph and program agree in every bit, at every level and on every machine, and no run is shorter than a lower bound.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "../../scheduler/tests/common/mod.rs"]
-mod common;
 
 use std::sync::Arc;
 
-use common::{Random, random, residual};
+use crate::common::{Random, random, residual};
 use tpuflow_ir::{Graph, Machine, Program};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::ScheduleError;
@@ -97,7 +93,8 @@ fn random_networks_agree_in_every_bit() {
         let inputs = inputs(&graph, seed);
         let Some(expected) = interpreted(&graph, &inputs) else { continue };
         graphs += 1;
-        for machine in &machines {
+        // Every graph on two machines: each machine with each of the others in turn.
+        for machine in [0, 1 + seed / 5 % 4].map(|step| &machines[((seed + step) % 5) as usize]) {
             for level in [1, 5] {
                 let what = format!("seed {seed}, {}, level {level}", machine.name);
                 match compile(&graph, machine, level) {
@@ -112,7 +109,7 @@ fn random_networks_agree_in_every_bit() {
             }
         }
     }
-    assert!(graphs > 100 && runs > 800, "{graphs} graphs, {runs} runs");
+    assert!(graphs > 100 && runs > 320, "{graphs} graphs, {runs} runs");
 }
 
 #[test]

@@ -1,21 +1,14 @@
 //! Programs whose caches stay in DDR: at every position the integers of the graph with its past given, whatever lies in the rows
 //! that do not count, and the same cycles from all simulators.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "../../scheduler/tests/common/mod.rs"]
-mod common;
-mod trial;
-mod twin;
-
 use std::sync::Arc;
 
-use common::{Net, tiny};
+use crate::common::{Net, tiny};
+use crate::trial::inputs;
 use tpuflow_ir::{DType, Graph, Machine, Program, State, TensorId};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::{Options as ScheduleOptions, schedule};
 use tpuflow_simulator::{ArrayModel, Interpreter, Keep, Options, Run, Serial, simulate};
-use trial::inputs;
 
 /// What a decoder's attention computes for `new` tokens behind `past` others, of `heads` heads of `width` channels.
 #[derive(Clone, Copy)]
@@ -92,7 +85,7 @@ fn run_at(graph: &Graph, program: &Program, position: usize) -> Run {
     assert_eq!(Serial::new(Arc::new(program.clone())).unwrap().run(&stale).unwrap().0, run.outputs);
     // The second simulator of cycles knows transfers at positions from the text; of products those of bytes.
     if graph.tensor(graph.outputs[0]).dtype == DType::I8 {
-        assert_eq!(twin::ends(&program).iter().max(), Some(&run.cycles), "at {position}");
+        assert_eq!(crate::twin::ends(&program).iter().max(), Some(&run.cycles), "at {position}");
     }
     run
 }

@@ -1,30 +1,26 @@
 //! Random networks by the thousand: built at both levels on many machines, proven, simulated to the bit and to the cycle.
 //!
 //! ```text
-//! NETWORKS_FIRST=0 NETWORKS_COUNT=10000 cargo test --release -p tpuflow-simulator --test thousands -- --nocapture
+//! NETWORKS_FIRST=0 NETWORKS_COUNT=10000 cargo test --release -p tpuflow-simulator --test main thousands -- --nocapture
 //! ```
 //! Every seed is a network of all operators with branches and odd shapes, a third of them in floats, on one machine of many
 //! (next to no cache, or a preset, in turn). Counted are programs the checker refuses, fallbacks, bits that differ from the
 //! graph's, runs shorter than a lower bound, programs that took longer than the limit to make, and networks for which level 5
 //! takes more cycles than level 1. Plans are chosen by simulated cycles, as they are for users. A layer whose smallest piece exceeds a tiny cache is no fault.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
-
-#[path = "../../scheduler/tests/common/mod.rs"]
-mod common;
-mod trial;
+#![allow(clippy::print_stdout, reason = "tests")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use common::wild::{wild, wild_floats};
-use common::{random, tiny};
+use crate::common::wild::{wild, wild_floats};
+use crate::common::{random, tiny};
+use crate::trial::inputs;
 use tpuflow_ir::{Graph, Machine, Program};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::{Options as ScheduleOptions, schedule_by};
 use tpuflow_simulator::{Interpreter, Keep, Options, simulate};
-use trial::inputs;
 
 /// Seconds a program of so small a network may take to be made.
 const LIMIT: f64 = 60.0;

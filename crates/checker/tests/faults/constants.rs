@@ -3,8 +3,8 @@
 use tpuflow_ir::isa::{ChannelParameters, Descriptor, Direction, PoolKind, Transfer, VectorOp, Work};
 use tpuflow_ir::{Image, Program, Space};
 
+use super::kinds::one_of;
 use crate::common::Random;
-use crate::kinds::one_of;
 
 /// Where the byte that a load before position `at` put to `address` comes from.
 fn source(program: &Program, at: usize, space: Space, address: u64) -> Option<(usize, u64)> {

@@ -4,9 +4,9 @@ use tpuflow_checker::{Rule, check, check_rules};
 use tpuflow_ir::isa::{Direction, FloatOutput, Lookup, MatrixDescriptor, PoolDescriptor, PoolKind, Vector, VectorOp};
 use tpuflow_ir::{BinaryKind, DType, Descriptor, Instruction, Program, Real, Space, Unit, Work};
 
-use crate::aimed::{compiled, fpga, half, halves, refused};
+use super::aimed::{compiled, fpga, half, halves, refused};
+use super::{joined, moves, subject, tiny};
 use crate::common::{Net, window};
-use crate::{joined, moves, subject, tiny};
 
 /// Puts instructions in place of the last one that `is` accepts; what waits for it waits for the last of them.
 fn in_pieces(program: &Program, is: fn(&Work) -> bool, pieces: impl Fn(&Instruction) -> Vec<Instruction>) -> Program {

@@ -4,7 +4,7 @@ use tpuflow_checker::{Rule, Violation, check, check_rules};
 use tpuflow_ir::isa::{Direction, Transfer, VectorOp};
 use tpuflow_ir::{Descriptor, Graph, Instruction, Machine, Program, Space, Work};
 
-use crate::{joined, moves, subject, tiny};
+use super::{joined, moves, subject, tiny};
 
 /// A graph and a sound program of it.
 fn sound(graph: Graph, machine: &Machine) -> (Graph, Program) {

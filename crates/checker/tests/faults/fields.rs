@@ -2,6 +2,7 @@
 //!
 //! Types are taken apart exhaustively: a new field or variant does not compile until it is named here, and is named here in vain
 //! until it has its line.
+
 #![allow(clippy::ignored_unit_patterns, reason = "made by macros")]
 
 use std::collections::BTreeSet;

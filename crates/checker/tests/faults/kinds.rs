@@ -6,10 +6,10 @@ use tpuflow_ir::{Program, Real, Space, View, Window};
 
 use tpuflow_checker::Rule;
 
+use super::constants;
+use super::listing::Listing;
+use super::rules::{CONSTANT, DESCRIPTOR, ORDER, OUTPUT, PLACE, RANGE, TIME, TOKEN, VALUE};
 use crate::common::Random;
-use crate::constants;
-use crate::listing::Listing;
-use crate::rules::{CONSTANT, DESCRIPTOR, ORDER, OUTPUT, PLACE, RANGE, TIME, TOKEN, VALUE};
 
 /// A kind of damage.
 pub struct Fault {

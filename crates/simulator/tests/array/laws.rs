@@ -6,7 +6,7 @@
 use tpuflow_simulator::array::folds::{self, Stationary};
 use tpuflow_simulator::array::{ArraySpec, Dataflow, Extent, Integer, Passes, closed, registers};
 
-use crate::{filled, measured, tiles};
+use super::{filled, measured, tiles};
 
 #[test]
 fn gemmini_mesh_16x16_double_buffered() {

@@ -6,7 +6,7 @@ use tpuflow_simulator::array::{
     ArrayError, ArraySpec, Dataflow, Extent, Float, Integer, Outcome, Passes, Precision, closed, registers,
 };
 
-use crate::{Operands, filled, measured, tiles};
+use super::{Operands, filled, measured, tiles};
 
 /// A generated run. The extents are shared by all precisions.
 #[derive(Debug, Clone)]

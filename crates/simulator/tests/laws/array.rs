@@ -5,8 +5,8 @@
 
 use tpuflow_ir::{Machine, Unit};
 
+use super::{bank, run};
 use crate::build::{asic, product, program, push};
-use crate::{bank, run};
 
 /// A machine that is nothing but its array: no start-up but the one cycle that issue takes at least, and banks and accumulators
 /// for everything.

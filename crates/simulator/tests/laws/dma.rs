@@ -7,8 +7,8 @@ use tpuflow_ir::isa::{Direction, Expand, Lookup, Transfer};
 use tpuflow_ir::{DType, Program, Space, State, Unit, View, Work};
 use tpuflow_simulator::{Options, simulate};
 
+use super::{bank, computed, primes, run};
 use crate::build::{cache_view, constants, load, port, program, push, store};
-use crate::{bank, computed, primes, run};
 
 /// Runs of `bytes` bytes, the same number in both memories from one to the next.
 fn strided(bytes: u32, counts: [u32; 2], strides: [u64; 2]) -> Work {

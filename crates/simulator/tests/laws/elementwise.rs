@@ -8,8 +8,8 @@ use tpuflow_ir::isa::{FloatFunction, FloatOutput, Scaling, TableShape, VectorOp}
 use tpuflow_ir::op::{LinearTap, ReduceKind};
 use tpuflow_ir::{BinaryKind, DType, Function, Machine, Program, Real, Unit, View, Work, function::Step};
 
+use super::{bank, primes, run};
 use crate::build::{CODES, cache_view, program, push, vector};
-use crate::{bank, primes, run};
 
 use DType::{BF16, F16, F32, I8, I16, I32, I64};
 

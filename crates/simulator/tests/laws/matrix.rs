@@ -6,8 +6,8 @@
 use tpuflow_ir::isa::FloatOutput;
 use tpuflow_ir::{DType, Descriptor, Machine, Program, Unit, Work, timing};
 
+use super::{bank, primes, run};
 use crate::build::{cache_view, product, program, push};
-use crate::{bank, primes, run};
 
 use DType::{BF16, F16, F32, I8, I16};
 

@@ -4,8 +4,8 @@ use tpuflow_ir::isa::{PoolKind, Scaling, VectorOp};
 use tpuflow_ir::{BinaryKind, DType, Unit, Window, Work};
 use tpuflow_simulator::counters::Client;
 
+use super::{bank, run};
 use crate::build::{CODES, POINT, asic, cache_view, load, pool, port, product, program, push, store, tiny, vector};
-use crate::{bank, run};
 
 const ADD: VectorOp = VectorOp::Binary {
     kind: BinaryKind::Add,

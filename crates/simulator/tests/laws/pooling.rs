@@ -6,8 +6,8 @@
 use tpuflow_ir::isa::{FloatOutput, PoolKind, TableShape};
 use tpuflow_ir::{DType, Machine, Program, Unit, Window};
 
+use super::{bank, primes, run};
 use crate::build::{CODES, cache_view, pool, program, push};
-use crate::{bank, primes, run};
 
 use DType::{BF16, F16, F32, I8, I16};
 

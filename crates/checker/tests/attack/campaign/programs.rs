@@ -1,17 +1,14 @@
 //! The programs under attack: every machine and element type, both levels, and each way a network can use the machine.
 
-#[path = "../../../../scheduler/tests/common/mod.rs"]
-mod common;
-
-use common::wild::{long_lines, wild_floats};
-use common::{Net, residual, tiny, window};
+use crate::common::wild::{long_lines, wild_floats};
+use crate::common::{Net, residual, tiny, window};
 use tpuflow_ir::op::PadMode;
 use tpuflow_ir::{BinaryKind, DType, Graph, Machine, Program, ReduceKind, Source, State, TensorId};
 use tpuflow_scheduler::tiling::request::Request;
 use tpuflow_scheduler::{Options, schedule_by};
 use tpuflow_simulator::simulate;
 
-pub use common::{Random, float_bytes};
+pub use crate::common::{Random, float_bytes};
 
 /// A network on a machine at a level.
 pub struct Subject {

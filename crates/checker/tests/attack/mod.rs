@@ -1,6 +1,5 @@
 //! A short run of the attacks on the checker: a few mutants of every class in the smallest programs, seeded. The long run is
 //! `benches/examples/attack.rs`.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod campaign;
 

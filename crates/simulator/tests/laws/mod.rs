@@ -4,8 +4,6 @@
 //! `meetings` has what happens between instructions and units; `array` the cycles that were measured on published arrays.
 
 mod array;
-#[path = "../build/mod.rs"]
-mod build;
 mod dma;
 mod elementwise;
 mod matrix;

@@ -1,0 +1,15 @@
+//! All tests of the crate in one program, which is linked once; `cargo test -p tpuflow-bounds --test main MODULE` runs some.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod adversaries;
+#[path = "../../scheduler/tests/common/mod.rs"]
+mod common;
+mod exhaustive;
+mod hand;
+mod hand_counted;
+mod recorded;
+mod search;
+mod tight;
+#[path = "../../simulator/tests/trial/mod.rs"]
+mod trial;

@@ -1,0 +1,22 @@
+//! All tests of the crate in one program, which is linked once; `cargo test -p tpuflow-simulator --test main MODULE` runs some.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod array;
+mod attention;
+mod blocks;
+mod build;
+#[path = "../../scheduler/tests/common/mod.rs"]
+mod common;
+mod generality;
+mod hazards;
+mod laws;
+mod networks;
+mod operators;
+mod parallel;
+mod parts;
+mod programs;
+mod states;
+mod thousands;
+mod trial;
+mod twin;
