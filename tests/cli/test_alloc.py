@@ -73,11 +73,11 @@ def test_alloc_says_when_nothing_fits(command: Command, tmp_path: Path) -> None:
     message = refused(
         command, tmp_path, "alloc", path, "--capacity", 5, "-o", tmp_path / "placed.csv", status=3
     )
-    assert message.endswith("does not fit 5: no allocation is lower than 6")
+    assert message.endswith("does not fit in 5: every allocation takes at least 6")
     # No moment holds more than 4, yet aligned addresses need 5: proven by the search.
     ring = "id,lower,upper,size,alignment\na,0,2,1,1\nb,1,3,2,2\nc,2,4,1,2\nd,0,4,1,2\n"
     message = refused(command, tmp_path, "alloc", write(tmp_path, ring), "--capacity", 4, status=3)
-    assert "does not fit 4: no allocation is lower than 5" in message
+    assert "does not fit in 4: every allocation takes at least 5" in message
 
 
 def test_alloc_without_search_may_find_nothing(command: Command, shared: Path, tmp_path: Path) -> None:

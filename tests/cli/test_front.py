@@ -197,7 +197,7 @@ def test_a_wrong_request_is_refused_before_the_model_is_read(
         (("simulate", "."), 1, ".: is a directory: name a file"),
         (("inspect", "none.tpu"), 1, "none.tpu: no such file or directory"),
         (("build", "none.onnx"), 1, "none.onnx: no such file or directory"),
-        (("build", "MODEL", "-O7"), 2, "'7' is not one of '1', '5' (see `tpuflow build --help`)"),
+        (("build", "MODEL", "-O7"), 2, "for '-O': '7' is not one of '1', '5' (see `tpuflow build --help`)"),
         (("mixed", "MODEL", "-O7", "--budget", "cycles=1", "-o", "x.json"), 2, "'7' is not one of '1', '5'"),
         (("build", "MODEL", "--time-limit", "0"), 2, "0 is not more than 0"),
         (("build", "MODEL", "--time-limit", "nan"), 2, "nan is not more than 0"),
@@ -206,7 +206,7 @@ def test_a_wrong_request_is_refused_before_the_model_is_read(
         (("evaluate", "GRAPH", "--data", "DATA", "--metric", "top1", "--threshold", "1.01"), 3, "is below"),
         (("evaluate", "GRAPH", "--data", "DATA", "--metric", "top1", "--max-drop", "0.1"), 1, "--float"),
         (("compare", "MODEL", "PROGRAM", "--tolerance", "1,1"), 3, "below"),
-        (("alloc", "FULL", "--capacity", "5"), 3, "does not fit 5"),
+        (("alloc", "FULL", "--capacity", "5"), 3, "does not fit in 5"),
         (("alloc", "HARD", "--capacity", "18", "--steps", "0"), 4, "allow more steps or time"),
     ],
 )

@@ -107,7 +107,8 @@ def _refuse(error: Any) -> None:
     if type(error).__name__ == "NoArgsIsHelpError":
         note(error.ctx.get_help())
         sys.exit(USAGE)
-    message = " ".join(error.format_message().split()).rstrip(".")
+    # The library that checks values says so; what it found wrong follows.
+    message = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
     path = "tpuflow" if error.ctx is None else error.ctx.command_path
     _fail(f"{message[:1].lower()}{message[1:]} (see `{path} --help`)", USAGE)
 

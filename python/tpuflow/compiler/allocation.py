@@ -224,7 +224,7 @@ def allocate(
 def _too_high(source: str, capacity: int, found: Allocation) -> AllocationError:
     if found.bound > capacity:
         return InfeasibleError(
-            f"{source}: does not fit {capacity}: no allocation is lower than {found.bound}"
+            f"{source}: does not fit in {capacity}: every allocation takes at least {found.bound}"
         )
     return UnknownFitError(
         f"{source}: no allocation within {capacity} found in {found.steps} steps and {found.seconds:.1f} s; "
