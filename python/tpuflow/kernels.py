@@ -7,14 +7,14 @@ Example:
     >>> import numpy as np
     >>> half = {"multiplier": [1], "shift": [1], "zero_point": 0, "lo": -128, "hi": 127}
     >>> x = Operand(np.array([1, 3, 5], np.int8))
-    >>> apply({"op": "rescale", "input": x, "requant": half}, shape=[3], dtype="int8")
+    >>> apply(lambda tensor: _core.Op.rescale(tensor(x), half), shape=[3], dtype="int8")
     array([0, 2, 2], dtype=int8)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from tpuflow import _core
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["Operand", "apply", "approximate", "gemm", "layer_graph", "lookup", "requantize"]
+__all__ = ["Operand", "Tensors", "apply", "approximate", "gemm", "layer_graph", "lookup", "requantize"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,14 +42,17 @@ class Operand:
     constant: bool = False
 
 
+Tensors: TypeAlias = "Callable[[Operand], int]"
+"""Makes a tensor of an operand, and gives its number."""
+
+
 def layer_graph(
-    op: Mapping[str, Any], *, shape: Sequence[int], dtype: str, zero_point: int = 0
+    operator: Callable[[Tensors], _core.Op], *, shape: Sequence[int], dtype: str, zero_point: int = 0
 ) -> tuple[_core.Graph, dict[str, NDArray[Any]]]:
     """The graph of a single layer, and the arrays to run it on.
 
     Args:
-        op: As `op` the name of a function of `_core.Op`, then its arguments, with an `Operand` wherever a
-            tensor belongs.
+        operator: Given what makes tensors of operands, the operator.
         shape: Shape of the output.
         dtype: Element type of the output.
         zero_point: Zero point of the output tensor; no operator but those that copy codes has use for it.
@@ -63,36 +66,22 @@ def layer_graph(
     builder = _core.GraphBuilder("layer")
     inputs: dict[str, NDArray[Any]] = {}
 
-    def number(operand: Operand) -> int:
-        name = f"x{len(inputs)}" if not operand.constant else f"c{id(operand)}"
+    def tensor(operand: Operand) -> int:
         if operand.constant:
-            return builder.constant(name, operand.codes, 1.0, operand.zero_point)
-        inputs[name] = operand.codes
-        dtype_name = operand.codes.dtype.name
-        return builder.input(name, operand.codes.shape, dtype_name, 1.0, operand.zero_point)
+            return builder.constant(f"c{id(operand)}", operand.codes, 1.0, operand.zero_point)
+        name, codes = f"x{len(inputs)}", operand.codes
+        inputs[name] = codes
+        return builder.input(name, codes.shape, codes.dtype.name, 1.0, operand.zero_point)
 
-    def resolved(value: Any) -> Any:
-        match value:
-            case Operand():
-                return number(value)
-            case dict():
-                return {key: resolved(item) for key, item in value.items()}
-            case list() | tuple():
-                return [resolved(item) for item in value]
-            case _:
-                return value
-
-    fields = resolved(dict(op))
-    operator: _core.Op = getattr(_core.Op, fields.pop("op"))(**fields)
-    builder.output(builder.layer("layer", operator, "y", shape, dtype, 1.0, zero_point))
+    builder.output(builder.layer("layer", operator(tensor), "y", shape, dtype, 1.0, zero_point))
     return builder.finish(), inputs
 
 
-def apply(op: Mapping[str, Any], *, shape: Sequence[int], dtype: str) -> NDArray[Any]:
+def apply(operator: Callable[[Tensors], _core.Op], *, shape: Sequence[int], dtype: str) -> NDArray[Any]:
     """Computes one operator.
 
     Args:
-        op: The operator's name and fields, with an `Operand` wherever a tensor belongs.
+        operator: Given what makes tensors of operands, the operator.
         shape: Shape of the result.
         dtype: Element type of the result.
 
@@ -102,7 +91,7 @@ def apply(op: Mapping[str, Any], *, shape: Sequence[int], dtype: str) -> NDArray
     Raises:
         GraphError: The operator and its operands do not fit together, or an accumulator may overflow.
     """
-    graph, inputs = layer_graph(op, shape=shape, dtype=dtype)
+    graph, inputs = layer_graph(operator, shape=shape, dtype=dtype)
     return graph.run(inputs)["y"]
 
 

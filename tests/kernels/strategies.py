@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from hypothesis import strategies as st
 
-from tpuflow import reference
-from tpuflow.kernels import Operand, layer_graph
+from tpuflow import _core, kernels, reference
+from tpuflow.kernels import Operand, Tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -116,6 +116,39 @@ def pooled(shape: Sequence[int], window: Mapping[str, Sequence[int]]) -> list[in
         return int((padded - extent) // window["stride"][axis]) + 1
 
     return [shape[0], along(0), along(1), shape[3]]
+
+
+def layer_graph(
+    op: Mapping[str, Any], *, shape: Sequence[int], dtype: str, zero_point: int = 0
+) -> tuple[_core.Graph, dict[str, NDArray[Any]]]:
+    """The graph of a layer: `op` names a function of `_core.Op` and its arguments, operands among them."""
+    return kernels.layer_graph(
+        lambda tensor: operator(op, tensor), shape=shape, dtype=dtype, zero_point=zero_point
+    )
+
+
+def apply(op: Mapping[str, Any], *, shape: Sequence[int], dtype: str) -> NDArray[Any]:
+    """What an operator computes, drawn as for `layer_graph`."""
+    return kernels.apply(lambda tensor: operator(op, tensor), shape=shape, dtype=dtype)
+
+
+def operator(op: Mapping[str, Any], tensor: Tensors) -> _core.Op:
+    """An operator of what was drawn: operands become tensors wherever they stand."""
+
+    def resolved(value: Any) -> Any:
+        match value:
+            case Operand():
+                return tensor(value)
+            case dict():
+                return {key: resolved(item) for key, item in value.items()}
+            case list() | tuple():
+                return [resolved(item) for item in value]
+            case _:
+                return value
+
+    fields = resolved(dict(op))
+    made: _core.Op = getattr(_core.Op, fields.pop("op"))(**fields)
+    return made
 
 
 def agree(op: Mapping[str, Any], *, shape: Sequence[int], dtype: str) -> NDArray[Any]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.strategies import LIMITS, agree, clamps, codes, dtypes, operands, requants, tables
+from kernels.strategies import LIMITS, agree, apply, clamps, codes, dtypes, operands, requants, tables
 from tpuflow import kernels
 from tpuflow.kernels import Operand
 
@@ -179,7 +179,7 @@ def test_addition_is_near_the_real_sum(
             "kb": kb,
             "requant": requant,
         }
-        codes_found = kernels.apply(op, shape=[4000], dtype=dtype)
+        codes_found = apply(op, shape=[4000], dtype=dtype)
         real_a = scale_a * (a.astype(float) - zero_points[0])
         real_b = scale_b * (b.astype(float) - zero_points[1])
         functions = {"add": np.add, "sub": np.subtract, "max": np.maximum, "min": np.minimum}

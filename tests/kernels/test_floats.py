@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.strategies import pooled, windows
-from tpuflow import _core, kernels, reference
+from kernels.strategies import apply, layer_graph, pooled, windows
+from tpuflow import _core, reference
 from tpuflow.errors import GraphError
-from tpuflow.kernels import Operand, layer_graph
+from tpuflow.kernels import Operand
 from tpuflow.reference import functions
 from tpuflow.reference.floating import DTYPES, nearest
 
@@ -437,7 +437,7 @@ def test_weights_that_are_not_finite_are_refused() -> None:
         "epilogue": {"float": {}},
     }
     with pytest.raises(GraphError, match="holds numbers that are not finite"):
-        kernels.apply(op, shape=[1, 2, 2, 1], dtype="float16")
+        apply(op, shape=[1, 2, 2, 1], dtype="float16")
 
 
 def test_files_keep_every_bit(tmp_path: Any) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kernels.strategies import (
     LIMITS,
     agree,
+    apply,
     codes,
     dtypes,
     operands,
@@ -178,13 +179,13 @@ def layer(w: int, bias: int, zero_point: int = 0, k: int = 4) -> dict[str, Any]:
 @pytest.mark.feature("NUM-14")
 def test_an_accumulator_that_may_overflow_is_refused() -> None:
     room = 2**31 - 1 - 4 * 127 * 128
-    kernels.apply(layer(127, room), shape=[1, 1], dtype="int8")
+    apply(layer(127, room), shape=[1, 1], dtype="int8")
     with pytest.raises(
         GraphError, match='layer "layer": the accumulator may reach 2147483648, more than 32 bits'
     ):
-        kernels.apply(layer(127, room + 1), shape=[1, 1], dtype="int8")
+        apply(layer(127, room + 1), shape=[1, 1], dtype="int8")
     with pytest.raises(GraphError, match="more than 32 bits"):
-        kernels.apply(layer(127, room, zero_point=1), shape=[1, 1], dtype="int8")
+        apply(layer(127, room, zero_point=1), shape=[1, 1], dtype="int8")
 
 
 def test_products_of_activations_are_bounded_by_their_types() -> None:
@@ -197,24 +198,24 @@ def test_products_of_activations_are_bounded_by_their_types() -> None:
         "epilogue": {"requant": unit},
     }
     with pytest.raises(GraphError, match="the accumulator may reach 2601000000, more than 32 bits"):
-        kernels.apply(op, shape=[1, 1], dtype="int8")
+        apply(op, shape=[1, 1], dtype="int8")
 
 
 def test_a_clamp_beyond_the_type_is_refused() -> None:
     op = layer(1, 0)
     op["epilogue"]["requant"]["hi"] = 128
     with pytest.raises(GraphError, match=r"clamp -128\.\.=128 exceeds int8"):
-        kernels.apply(op, shape=[1, 1], dtype="int8")
+        apply(op, shape=[1, 1], dtype="int8")
 
 
 def test_a_zero_point_beyond_the_type_is_refused() -> None:
     with pytest.raises(GraphError, match='zero point 200 of "x0" is no int8 code'):
-        kernels.apply(layer(1, 0, zero_point=200), shape=[1, 1], dtype="int8")
+        apply(layer(1, 0, zero_point=200), shape=[1, 1], dtype="int8")
 
 
 def test_an_unknown_field_is_named() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'factor'"):
-        kernels.apply(layer(1, 0) | {"factor": 1}, shape=[1, 1], dtype="int8")
+        apply(layer(1, 0) | {"factor": 1}, shape=[1, 1], dtype="int8")
 
 
 def twice_rounded(x: list[int], w: list[int], bias: int, first: int, requant: tuple[int, int]) -> list[int]:
@@ -258,7 +259,7 @@ def test_what_has_no_second_rounding() -> None:
     op = layer(1, 0)
     op["epilogue"]["first_shift"] = 3
     with pytest.raises(GraphError, match="a first shift is for sums of 16-bit operands"):
-        kernels.apply(op, shape=[1, 1], dtype="int8")
+        apply(op, shape=[1, 1], dtype="int8")
     with pytest.raises(GraphError, match="first shift 48 exceeds 47"):
         twice_rounded([1], [1], 0, 48, (1, 0))
     with pytest.raises(GraphError, match="bias 2147483648 behind a first shift exceeds 32 bits"):

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.strategies import LIMITS, agree, codes, dtypes, operands, requants
-from tpuflow import kernels
+from kernels.strategies import LIMITS, agree, apply, codes, dtypes, operands, requants
 from tpuflow.errors import GraphError
 from tpuflow.kernels import Operand
 
@@ -48,7 +47,7 @@ def test_transpose_is_a_rearrangement(data: st.DataObject, dtype: str) -> None:
     steps = [int(np.prod(shape[axis + 1 :])) for axis in order]
     dims = [shape[axis] for axis in order]
     op = {"op": "rearrange", "input": Operand(x), "dims": dims, "strides": steps, "offset": 0}
-    np.testing.assert_array_equal(kernels.apply(op, shape=dims, dtype=dtype), x.transpose(order))
+    np.testing.assert_array_equal(apply(op, shape=dims, dtype=dtype), x.transpose(order))
 
 
 @given(st.data(), dtypes, st.sampled_from(["constant", "reflect", "edge"]))
@@ -92,7 +91,7 @@ def test_an_index_outside_the_table_is_named(index: int) -> None:
     table = Operand(np.zeros((3, 2), np.int8), constant=True)
     op = {"op": "embedding", "table": table, "indices": Operand(np.array([0, index], np.int32))}
     with pytest.raises(GraphError, match=f'layer "layer": index {index} is outside the 3 rows of'):
-        kernels.apply(op, shape=[2, 2], dtype="int8")
+        apply(op, shape=[2, 2], dtype="int8")
 
 
 @given(st.data(), dtypes)

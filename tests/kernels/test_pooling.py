@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kernels.strategies import (
     LIMITS,
     agree,
+    apply,
     clamps,
     codes,
     dtypes,
@@ -21,7 +22,7 @@ from kernels.strategies import (
     windows,
     zero_points,
 )
-from tpuflow import kernels, reference
+from tpuflow import reference
 from tpuflow.errors import GraphError
 from tpuflow.kernels import Operand
 
@@ -121,7 +122,7 @@ def test_a_missing_divisor_is_named() -> None:
     op = average(Operand(np.zeros((1, 4, 4, 1), np.int8)), count_include_pad=False, beyond=[0, 0])
     op["average"]["divisors"] = op["average"]["divisors"][4:]
     with pytest.raises(GraphError, match='layer "layer": no divisor for the 4 cells of output 0'):
-        kernels.apply(op, shape=[1, 2, 2, 1], dtype="int8")
+        apply(op, shape=[1, 2, 2, 1], dtype="int8")
 
 
 @st.composite
@@ -148,7 +149,7 @@ def test_resize_preserves_constants(code: int, data: st.DataObject) -> None:
     rows, columns = data.draw(taps(3)), data.draw(taps(4))
     x = Operand(np.full((1, 3, 4, 2), code, np.int8))
     op = {"op": "resize_linear", "input": x, "rows": rows, "columns": columns}
-    assert (kernels.apply(op, shape=[1, len(rows), len(columns), 2], dtype="int8") == code).all()
+    assert (apply(op, shape=[1, len(rows), len(columns), 2], dtype="int8") == code).all()
 
 
 @pytest.mark.parametrize("kind", ["sum", "sum_abs", "sum_square", "norm", "max", "min"])
