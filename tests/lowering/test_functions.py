@@ -26,7 +26,7 @@ from tpuflow.execution.levels import GraphLevel, ProgramLevel
 from tpuflow.frontend import load
 from tpuflow.lowering import lower
 from tpuflow.lowering.functions import FUNCTIONS, PERIODS
-from tpuflow.lowering.scheme import DType, Quant, activation, floating
+from tpuflow.lowering.scheme import DType, Format, Quant, activation, floating
 from tpuflow.lowering.tables import EVERY_CODE, SampledFunction, sample
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "arithmetic.md"
@@ -54,7 +54,7 @@ class Case:
         function = FUNCTIONS[self.name](ir.Node("", self.name, []))
         results = function(np.linspace(self.low, self.high, 100_001))
         source, target = (
-            activation(float(low), float(high), "int16", "symmetric_restricted", unsigned=True)
+            activation(float(low), float(high), Format("int16"), unsigned=True)
             for low, high in ((self.low, self.high), (results.min(), results.max()))
         )
         return SampledFunction(function, source, target, PERIODS.get(self.name))

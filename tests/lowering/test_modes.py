@@ -72,10 +72,10 @@ def test_scales_that_are_powers_of_two(mode: str) -> None:
 @given(st.floats(1e-6, 1e6))
 @pytest.mark.feature("QMO-20")
 def test_the_next_power_of_two_and_no_other(magnitude: float) -> None:
-    plain = scheme.symmetric(magnitude, "int8").scale
-    scale = scheme.symmetric(magnitude, "int8", power_of_two=True).scale
+    plain = scheme.symmetric(magnitude, scheme.Format("int8")).scale
+    scale = scheme.symmetric(magnitude, scheme.Format("int8", power_of_two=True)).scale
     assert plain <= scale < 2 * plain
-    assert scheme.symmetric(0.0, "int8", power_of_two=True).scale == 1.0
+    assert scheme.symmetric(0.0, scheme.Format("int8", power_of_two=True)).scale == 1.0
 
 
 @pytest.mark.parametrize("bits", range(8, 17))

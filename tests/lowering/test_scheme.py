@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tpuflow import _core
 from tpuflow.lowering import scheme
 from tpuflow.lowering.fixed_point import LARGEST, FactorError, approximate, approximations, saturating
-from tpuflow.lowering.scheme import DType, Mode, Quant
+from tpuflow.lowering.scheme import DType, Format, Mode, Quant
 
 MODES: list[Mode] = ["asymmetric", "symmetric_full", "symmetric_restricted"]
 
@@ -76,22 +76,22 @@ def test_approximate_is_close(factor: float, bits: int) -> None:
     ],
 )
 def test_activation_golden(mode: Mode, dtype: DType, scale: float, zero_point: int) -> None:
-    quant = scheme.activation(-1.1, 3.3, dtype, mode)
+    quant = scheme.activation(-1.1, 3.3, Format(dtype, mode))
     assert quant.scale == pytest.approx(scale, rel=1e-6)
     assert quant.scale == float(np.float32(quant.scale))
     assert quant.zero_point == zero_point
 
 
 def test_full_range_clamps_the_positive_end() -> None:
-    quant = scheme.symmetric(3.3, "int8", "symmetric_full")
+    quant = scheme.symmetric(3.3, Format("int8", "symmetric_full"))
     assert (quant.code(3.3), quant.code(-3.3)) == (127, -128)
 
 
 def test_unsigned_spends_all_codes_on_positive_numbers() -> None:
-    quant = scheme.activation(0.0, 2.55, "int8", "symmetric_restricted", unsigned=True)
+    quant = scheme.activation(0.0, 2.55, Format("int8"), unsigned=True)
     assert quant.scale == pytest.approx(0.01)
     assert (quant.code(0.0), quant.code(2.55)) == (-128, 127)
-    signed = scheme.activation(-0.1, 2.55, "int8", "symmetric_restricted", unsigned=True)
+    signed = scheme.activation(-0.1, 2.55, Format("int8"), unsigned=True)
     assert signed.zero_point == 0
 
 
@@ -99,8 +99,8 @@ def test_unsigned_spends_all_codes_on_positive_numbers() -> None:
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
 @pytest.mark.feature("NUM-02")
 def test_a_degenerate_range_gets_scale_one(mode: Mode, dtype: Literal["int8", "int16"]) -> None:
-    assert scheme.activation(0.0, 0.0, dtype, mode).scale == 1.0
-    assert scheme.activation(0.0, 1e-9, dtype, mode).scale == 1.0
+    assert scheme.activation(0.0, 0.0, Format(dtype, mode)).scale == 1.0
+    assert scheme.activation(0.0, 1e-9, Format(dtype, mode)).scale == 1.0
 
 
 ranges = st.tuples(st.floats(-1e4, 0.0), st.floats(0.0, 1e4)).filter(lambda r: r[1] - r[0] > 1e-3)
@@ -111,7 +111,7 @@ ranges = st.tuples(st.floats(-1e4, 0.0), st.floats(0.0, 1e4)).filter(lambda r: r
 def test_round_trip_is_within_half_a_step(
     bounds: tuple[float, float], mode: Mode, dtype: DType, data: st.DataObject
 ) -> None:
-    quant = scheme.activation(*bounds, dtype, mode)
+    quant = scheme.activation(*bounds, Format(dtype, mode))
     value = data.draw(st.floats(*bounds))
     code = quant.code(value)
     assert quant.lo <= code <= quant.hi
@@ -123,27 +123,27 @@ def test_round_trip_is_within_half_a_step(
 
 @pytest.mark.feature("NUM-01")
 def test_codes_of_what_is_not_a_number() -> None:
-    quant = scheme.activation(-1.0, 3.0, "int8", "asymmetric")
+    quant = scheme.activation(-1.0, 3.0, Format("int8", "asymmetric"))
     codes = quant.codes(np.array([np.nan, np.inf, -np.inf, 1e30]))
     assert codes.tolist() == [quant.zero_point, 127, -128, 127]
 
 
 def test_weights_have_one_scale_per_channel() -> None:
     array = np.array([[0.25, -1.0], [0.002, 0.0005], [0.0, 0.0]])
-    codes, scale = scheme.weights(array, 0, "int8", "symmetric_restricted")
+    codes, scale = scheme.weights(array, 0, Format("int8"))
     assert codes.tolist() == [[32, -127], [127, 32], [0, 0]]
     assert scale == pytest.approx([1 / 127, 0.002 / 127, 1.0])
 
 
 def test_a_floor_keeps_scales_from_vanishing() -> None:
     array = np.array([[1.0], [1e-6], [0.0]])
-    _, scale = scheme.weights(array, 0, "int8", "symmetric_restricted", np.array([1e-4, 1e-4, 1e-3]))
+    _, scale = scheme.weights(array, 0, Format("int8"), floor=np.array([1e-4, 1e-4, 1e-3]))
     assert scale == pytest.approx([1 / 127, 1e-4, 1e-3])
 
 
 def test_large_arrays_are_quantized_in_parts_without_a_seam() -> None:
     array = np.random.default_rng(1).normal(size=(700, 900)).astype(np.float32)
-    codes, scale = scheme.weights(array, 1, "int8", "symmetric_restricted")
+    codes, scale = scheme.weights(array, 1, Format("int8"))
     expected = np.clip(np.rint(array.astype(np.float64) / scale), -127, 127)
     assert codes.dtype == np.int8
     assert np.array_equal(codes, expected)

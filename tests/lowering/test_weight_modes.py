@@ -166,7 +166,9 @@ def test_a_zero_point_per_channel_wastes_no_side_of_zero() -> None:
     off = {}
     for bits in (4, 8):
         codes, scales = scheme.asymmetric_channels(weights, 0, np.zeros(6), bits)
-        plain, steps = scheme.weights(weights, 0, "int8", "symmetric_full", np.zeros(6), None, width=bits)
+        plain, steps = scheme.weights(
+            weights, 0, scheme.Format("int8", "symmetric_full", bits), floor=np.zeros(6)
+        )
         for name, stored, scale in (("asymmetric", codes, scales), ("symmetric", plain, steps)):
             off[name] = float(np.sum((stored * scale[:, np.newaxis] - weights) ** 2))
         assert off["asymmetric"] < off["symmetric"] / 2

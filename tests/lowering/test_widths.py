@@ -21,7 +21,7 @@ WIDTHS = [(4, "int8"), (8, "int8"), (16, "int16")]
 @pytest.mark.parametrize(("bits", "dtype"), WIDTHS)
 @pytest.mark.feature("QMO-01")
 def test_symmetric_grids_over_all_codes(bits: int, dtype: Any) -> None:
-    quant = scheme.symmetric(3.3, dtype, "symmetric_full", width=bits)
+    quant = scheme.symmetric(3.3, scheme.Format(dtype, "symmetric_full", bits))
     assert (quant.lo, quant.hi, quant.zero_point) == (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1, 0)
     assert 1 / quant.scale == pytest.approx((2**bits - 1) / 2 / 3.3, rel=1e-6)
     assert (quant.code(-3.3), quant.code(3.3)) == (quant.lo, quant.hi)
@@ -30,7 +30,7 @@ def test_symmetric_grids_over_all_codes(bits: int, dtype: Any) -> None:
 @pytest.mark.parametrize(("bits", "dtype"), WIDTHS)
 @pytest.mark.feature("QMO-02")
 def test_symmetric_grids_without_the_lowest_code(bits: int, dtype: Any) -> None:
-    quant = scheme.symmetric(3.3, dtype, "symmetric_restricted", width=bits)
+    quant = scheme.symmetric(3.3, scheme.Format(dtype, "symmetric_restricted", bits))
     assert (quant.lo, quant.hi, quant.zero_point) == (1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1, 0)
     assert 1 / quant.scale == pytest.approx((2 ** (bits - 1) - 1) / 3.3, rel=1e-6)
     assert (quant.code(-3.3), quant.code(3.3)) == (quant.lo, quant.hi)
@@ -39,7 +39,7 @@ def test_symmetric_grids_without_the_lowest_code(bits: int, dtype: Any) -> None:
 @pytest.mark.parametrize(("low", "high"), [(-1.1, 3.3), (0.0, 7.0), (-5.0, 0.0), (-0.2, 9.9)])
 @pytest.mark.feature("QMO-03")
 def test_asymmetric_grids_cover_their_range(low: float, high: float) -> None:
-    quant = scheme.activation(low, high, "int8", "asymmetric")
+    quant = scheme.activation(low, high, scheme.Format("int8", "asymmetric"))
     assert quant.scale == pytest.approx((high - low) / 255, rel=1e-6)
     assert quant.zero_point == round(-low / quant.scale) - 128
     values = np.linspace(low, high, 4001)

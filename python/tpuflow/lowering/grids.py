@@ -291,7 +291,8 @@ class Grids:
         self._settings.honors(step.names, RANGE)
         low, high = self.range_of(value)
         magnitude = max(-low, high) * self._reach(value, self._settings.defaults)
-        return scheme.symmetric(magnitude, "int16", power_of_two=self._settings.defaults.power_of_two)
+        form = scheme.Format("int16", power_of_two=self._settings.defaults.power_of_two)
+        return scheme.symmetric(magnitude, form)
 
 
 def _computed(value: ir.Value | None) -> bool:
@@ -300,15 +301,8 @@ def _computed(value: ir.Value | None) -> bool:
 
 def grid_of(low: float, high: float, config: QuantizeConfig) -> Quant:
     """The grid a configuration asks for, of numbers observed in `[low, high]`."""
-    return scheme.activation(
-        low,
-        high,
-        config.dtype,
-        config.activation_mode,
-        unsigned=config.unsigned and not config.force_dtype_int,
-        width=config.grid_bits,
-        power_of_two=config.power_of_two,
-    )
+    form = scheme.Format(config.dtype, config.activation_mode, config.grid_bits, config.power_of_two)
+    return scheme.activation(low, high, form, unsigned=config.unsigned and not config.force_dtype_int)
 
 
 def qinvariant(config: QuantizeConfig) -> Quant:

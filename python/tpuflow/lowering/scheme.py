@@ -20,6 +20,7 @@ from tpuflow.config import FLOATS, DType
 
 __all__ = [
     "DType",
+    "Format",
     "Mode",
     "Quant",
     "activation",
@@ -38,6 +39,34 @@ __all__ = [
 
 Mode = Literal["asymmetric", "symmetric_full", "symmetric_restricted"]
 Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Format:
+    """What grids of codes are made for.
+
+    Attributes:
+        dtype: Storage type.
+        mode: How codes lie around zero.
+        width: Bits of the codes; by default all of the type.
+        power_of_two: Scales are the next powers of two.
+    """
+
+    dtype: DType
+    mode: Mode = "symmetric_restricted"
+    width: int | None = None
+    power_of_two: bool = False
+
+    @property
+    def half(self) -> int:
+        """Half the number of codes."""
+        return 1 << ((self.width or bits(self.dtype)) - 1)
+
+    def scale(self, span: float, steps: float) -> float:
+        """The scale of a grid of so many steps over a span."""
+        scale = float(step_sizes(np.array([span]), steps)[0])
+        return power_above(scale) if self.power_of_two else scale
+
 
 SMALLEST_SPAN = 2.0**-23
 """A range narrower than this (or NaN) says nothing: the scale becomes 1."""
@@ -138,11 +167,6 @@ def codes(
     return stored
 
 
-def _step(span: float, steps: float, *, power_of_two: bool = False) -> float:
-    scale = float(step_sizes(np.array([span]), steps)[0])
-    return power_above(scale) if power_of_two else scale
-
-
 def step_sizes(spans: npt.NDArray[Any], steps: float) -> Array:
     """The scale of a grid of so many steps over each span; 1 where there is nothing to cover."""
     spans = spans.astype(np.float64)
@@ -157,50 +181,31 @@ def power_above(scale: float) -> float:
     return math.ldexp(1.0, exponent - 1 if fraction == 0.5 else exponent)
 
 
-def symmetric(
-    magnitude: float,
-    dtype: DType,
-    mode: Mode = "symmetric_restricted",
-    *,
-    width: int | None = None,
-    power_of_two: bool = False,
-) -> Quant:
-    """A grid around zero that reaches +-`magnitude`, of `width` bits or all of the type."""
-    half = 1 << ((width or bits(dtype)) - 1)
-    if mode == "symmetric_full":
-        step = _step(2 * magnitude, 2 * half - 1, power_of_two=power_of_two)
-        return Quant(dtype, step, 0, -half, half - 1)
-    return Quant(dtype, _step(magnitude, half - 1, power_of_two=power_of_two), 0, 1 - half, half - 1)
+def symmetric(magnitude: float, form: Format) -> Quant:
+    """A grid around zero that reaches +-`magnitude`."""
+    half = form.half
+    if form.mode == "symmetric_full":
+        return Quant(form.dtype, form.scale(2 * magnitude, 2 * half - 1), 0, -half, half - 1)
+    return Quant(form.dtype, form.scale(magnitude, half - 1), 0, 1 - half, half - 1)
 
 
-def activation(
-    low: float,
-    high: float,
-    dtype: DType,
-    mode: Mode,
-    *,
-    unsigned: bool = False,
-    width: int | None = None,
-    power_of_two: bool = False,
-) -> Quant:
+def activation(low: float, high: float, form: Format, *, unsigned: bool = False) -> Quant:
     """The grid of an activation observed in `[low, high]`, which is widened to hold 0.
 
     An asymmetric mode applies to 8 bits and a range that says anything, for without one numbers may come to
     have either sign; with 16 bits numbers of both signs have a symmetric (restricted)
     grid. There, and with `unsigned` in symmetric modes, a grid of numbers that are never negative spends all
-    codes on them (stored with zero point `-2^(b-1)`). The grid has `width` bits, all of the type by default;
-    with `power_of_two` its scale is the next power of two.
+    codes on them (stored with zero point `-2^(b-1)`).
     """
     low, high = min(low, 0.0), max(high, 0.0)
-    half = 1 << ((width or bits(dtype)) - 1)
-    if mode == "asymmetric" and dtype == "int8" and high - low >= SMALLEST_SPAN:
-        scale = _step(high - low, 2 * half - 1, power_of_two=power_of_two)
+    half, asymmetric = form.half, form.mode == "asymmetric"
+    if asymmetric and form.dtype == "int8" and high - low >= SMALLEST_SPAN:
+        scale = form.scale(high - low, 2 * half - 1)
         zero_point = int(np.clip(-half - np.rint(low / scale), -half, half - 1))
-        return Quant(dtype, scale, zero_point, -half, half - 1)
-    if (unsigned or mode == "asymmetric") and low == 0.0 < high:
-        return Quant(dtype, _step(high, 2 * half - 1, power_of_two=power_of_two), -half, -half, half - 1)
-    grid: Mode = "symmetric_restricted" if mode == "asymmetric" else mode
-    return symmetric(max(-low, high), dtype, grid, width=width, power_of_two=power_of_two)
+        return Quant(form.dtype, scale, zero_point, -half, half - 1)
+    if (unsigned or asymmetric) and low == 0.0 < high:
+        return Quant(form.dtype, form.scale(high, 2 * half - 1), -half, -half, half - 1)
+    return symmetric(max(-low, high), replace(form, mode="symmetric_restricted") if asymmetric else form)
 
 
 FINE_STEPS = 100
@@ -249,13 +254,10 @@ def holding(grid: Quant, number: float) -> Quant:
 def weights(
     array: npt.NDArray[np.floating[Any]],
     axis: int | None,
-    dtype: DType,
-    mode: Mode,
+    form: Format,
+    *,
     floor: Array | None = None,
     stated: Array | None = None,
-    *,
-    width: int | None = None,
-    power_of_two: bool = False,
     reach: Array | None = None,
 ) -> tuple[npt.NDArray[np.signedinteger[Any]], Array]:
     """Codes of a weight array and its scales, symmetric.
@@ -263,72 +265,63 @@ def weights(
     Args:
         array: The weights, of one dimension or more.
         axis: The axis of output channels, or None for one scale.
-        dtype: Storage type of the codes.
-        mode: One of the symmetric modes.
+        form: Of the codes; one of the symmetric modes.
         floor: Smallest scale allowed, per channel (or one).
-        stated: Scales the model states, per channel (or one), instead of those the magnitudes ask for.
-        width: Bits of the codes; by default all of the type.
-        power_of_two: Scales are the next powers of two; not with `stated` ones.
+        stated: Scales the model states, per channel (or one), instead of those the magnitudes ask for; they
+            stay what they are, with all codes of the type.
         reach: Magnitudes the grids reach instead of the largest ones, per channel (or one).
 
     Returns:
-        Codes of type `dtype` in the shape of `array`; scales, float32 values in a float64 array, one or one
+        Codes in the shape of `array`; scales, float32 values in a float64 array, one or one
         per channel.
     """
     others = None if axis is None else tuple(i for i in range(array.ndim) if i != axis)
     # Both extrema instead of the largest magnitude: no second array of that size.
     high, low = np.max(array, axis=others, initial=0.0), np.min(array, axis=others, initial=0.0)
     magnitude = np.atleast_1d(np.maximum(high, -low))
-    half = 1 << ((width or bits(dtype)) - 1)
-    lo, hi = (-half if mode == "symmetric_full" else 1 - half), half - 1
+    half, full = form.half, form.mode == "symmetric_full"
+    lo, hi = (-half if full else 1 - half), half - 1
     if stated is None:
-        spans = (magnitude if reach is None else reach) * (2 if mode == "symmetric_full" else 1)
-        scale = step_sizes(spans, hi - lo if mode == "symmetric_full" else hi)
+        spans = (magnitude if reach is None else reach) * (2 if full else 1)
+        scale = step_sizes(spans, hi - lo if full else hi)
     else:
         scale = stated
     if floor is not None:
         # A channel without weights has no scale of its own; any will do that the bias can be written in.
         scale = np.where(magnitude < SMALLEST_SPAN, floor, np.maximum(scale, floor))
         scale = scale.astype(np.float32).astype(np.float64)
-    if power_of_two and stated is None:
+    if form.power_of_two and stated is None:
         scale = np.array([power_above(float(each)) for each in scale])
     shape = [1] * array.ndim
     if axis is not None:
         shape[axis] = -1
     if stated is not None:
-        half = 1 << (bits(dtype) - 1)
+        half = 1 << (bits(form.dtype) - 1)
         lo, hi = -half, half - 1
-    return codes(array, scale.reshape(shape), 0, lo, hi, dtype), scale
+    return codes(array, scale.reshape(shape), 0, lo, hi, form.dtype), scale
 
 
 def asymmetric_weights(
-    array: npt.NDArray[np.floating[Any]],
-    dtype: DType,
-    floor: float,
-    *,
-    width: int | None = None,
-    power_of_two: bool = False,
+    array: npt.NDArray[np.floating[Any]], form: Format, floor: float
 ) -> tuple[npt.NDArray[np.signedinteger[Any]], Array, int]:
     """Codes of a weight array on one grid that spends all codes between its extrema, and zero.
 
     Args:
         array: The weights.
-        dtype: Storage type of the codes.
+        form: Of the codes; the mode is taken to be asymmetric.
         floor: Smallest scale allowed.
-        width: Bits of the codes; by default all of the type.
-        power_of_two: The scale is the next power of two.
 
     Returns:
-        Codes of type `dtype` in the shape of `array`; the scale, a float32 value in a float64 array of one
+        Codes in the shape of `array`; the scale, a float32 value in a float64 array of one
         element; the zero point.
     """
     low, high = float(np.min(array, initial=0.0)), float(np.max(array, initial=0.0))
-    half = 1 << ((width or bits(dtype)) - 1)
-    scale = float(np.float32(max(_step(high - low, 2 * half - 1), floor)))
-    if power_of_two:
+    half = form.half
+    scale = float(np.float32(max(float(step_sizes(np.array([high - low]), 2 * half - 1)[0]), floor)))
+    if form.power_of_two:
         scale = power_above(scale)
     zero = int(np.clip(-half - np.rint(low / scale), -half, half - 1))
-    return codes(array, np.array(scale), zero, -half, half - 1, dtype), np.array([scale]), zero
+    return codes(array, np.array(scale), zero, -half, half - 1, form.dtype), np.array([scale]), zero
 
 
 def asymmetric_channels(

@@ -264,25 +264,17 @@ def _weight_codes(
         return *scheme.asymmetric_channels(
             real.weights, real.axis, floor, width, power_of_two=config.power_of_two
         ), 0
+    form = scheme.Format(dtype, config.weight_mode, config.weight_bits, config.power_of_two)
     if config.weight_mode == "asymmetric" and real.stated is None:
         _check_asymmetric(step, config)
-        return scheme.asymmetric_weights(
-            real.weights,
-            dtype,
-            float(floor.max()),
-            width=config.weight_bits,
-            power_of_two=config.power_of_two,
-        )
+        return scheme.asymmetric_weights(real.weights, form, float(floor.max()))
     axis = real.axis if config.per_channel or real.stated is not None else None
     codes, scales = scheme.weights(
         real.weights,
         axis,
-        dtype,
-        config.weight_mode,
-        floor if axis is not None else floor.max(),
-        real.stated,
-        width=config.weight_bits,
-        power_of_two=config.power_of_two,
+        form,
+        floor=floor if axis is not None else floor.max(),
+        stated=real.stated,
         reach=_reach(context, step, real.weights, axis, config),
     )
     return codes, scales, 0

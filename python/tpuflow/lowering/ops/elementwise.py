@@ -248,7 +248,7 @@ def _constant(
         index = context.constant(value.name or f"{step.output.name}/constant", single.codes(placed), single)
         return StoredValue(index, placed.shape, View.dense(placed.shape), single)
     narrow = placed.size == 1 and (grid is None or grid.dtype == "int8")
-    quant = scheme.symmetric(float(np.max(np.abs(placed))), "int8" if narrow else "int16")
+    quant = scheme.symmetric(float(np.max(np.abs(placed))), scheme.Format("int8" if narrow else "int16"))
     if grid is not None and not grid.is_float:
         quant = scheme.on_steps(placed, grid, slack) or quant
     index = context.constant(value.name or f"{step.output.name}/constant", quant.codes(placed), quant)

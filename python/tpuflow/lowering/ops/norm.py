@@ -102,7 +102,7 @@ def normalization(context: Lowering, step: Step) -> None:
     else:
         steps = 32767.0
         normalized = math.sqrt(n) / steps
-        grid = scheme.symmetric(float(np.max(np.abs(gamma))), "int16")
+        grid = scheme.symmetric(float(np.max(np.abs(gamma))), scheme.Format("int16"))
         product = normalized * grid.scale
         limit = (1 << 46) - 1
         shifted = scheme.codes(beta, product, 0, -limit, limit, "int64")
