@@ -21,7 +21,7 @@ from tpuflow.frontend.values import array_of, steps_of
 from tpuflow.io.samples import Samples
 from tpuflow.lowering import lower
 from tpuflow.ptq import refine_weights, search
-from tpuflow.ptq.adaround import adaround
+from tpuflow.ptq.adaround import Learning, adaround
 from tpuflow.ptq.gptq import better, cost, descended, gptq, nearest, steps_by_cost
 from tpuflow.ptq.layers import linear_layers
 from tpuflow.ptq.search import DEFAULT, MARGIN_DB
@@ -108,7 +108,7 @@ def test_gptq_is_never_worse_than_rounding_alone(seed: int, size: int, largest: 
 def test_adaround_is_never_worse_than_rounding_alone(seed: int, size: int) -> None:
     weights = np.random.default_rng(seed).standard_normal((3, size))
     covariance = correlated(seed, size)
-    found = adaround(weights, covariance, 7, iterations=60)
+    found = adaround(weights, covariance, 7, Learning(iterations=60))
     alone = nearest(weights, found.steps, 7) * found.steps[:, np.newaxis]
     assert np.all(np.abs(found.codes) <= 7)
     assert np.all(cost(weights - found.values, covariance) <= cost(weights - alone, covariance) * (1 + 1e-9))
@@ -119,7 +119,7 @@ def test_adaround_is_never_worse_than_rounding_alone(seed: int, size: int) -> No
 def test_the_better_rounding_is_chosen_by_row(seed: int, size: int) -> None:
     weights = np.random.default_rng(seed).standard_normal((5, size))
     covariance = correlated(seed, size)
-    learned, rounded = adaround(weights, covariance, 7, iterations=20), gptq(weights, covariance, 7)
+    learned, rounded = adaround(weights, covariance, 7, Learning(iterations=20)), gptq(weights, covariance, 7)
     both = [cost(weights - each.values, covariance) for each in (learned, rounded)]
     found = better(weights, covariance, learned, rounded)
     assert np.array_equal(cost(weights - found.values, covariance), np.minimum(*both))
@@ -129,7 +129,7 @@ def test_the_better_rounding_is_chosen_by_row(seed: int, size: int) -> None:
 def test_adaround_learns_to_round_up_or_down() -> None:
     weights = np.random.default_rng(2).standard_normal((8, 64))
     covariance = correlated(2, 64)
-    found = adaround(weights, covariance, 7, sweeps=0)
+    found = adaround(weights, covariance, 7, Learning(sweeps=0))
     scaled = weights / found.steps[:, np.newaxis]
     inside = np.abs(scaled) <= 7
     assert np.all(np.abs(found.codes - scaled)[inside] < 1)

@@ -13,12 +13,14 @@ reaches codes further away, too.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from tpuflow.ptq.gptq import RoundedWeights, cost, descended, nearest, steps_by_cost
 
-__all__ = ["adaround"]
+__all__ = ["Learning", "adaround"]
 
 Array = NDArray[np.float64]
 
@@ -26,24 +28,11 @@ LOW, HIGH = -0.1, 1.1
 """What the sigmoid is stretched to, so that choices reach 0 and 1."""
 
 
-def adaround(
-    weights: Array,
-    damped: Array,
-    largest: int,
-    *,
-    iterations: int = 300,
-    rate: float = 0.1,
-    reg: float = 0.1,
-    beta: tuple[float, float] = (20.0, 2.0),
-    warm: float = 0.2,
-    sweeps: int = 10,
-) -> RoundedWeights:
-    """Rounds a matrix of weights.
+@dataclass(frozen=True)
+class Learning:
+    """How choices are learned.
 
-    Args:
-        weights: `[rows, k]`.
-        damped: Covariance of what they meet, `[k, k]`, positive definite.
-        largest: Codes lie within `-largest .. largest`.
+    Attributes:
         iterations: Steps of Adam.
         rate: Its learning rate.
         reg: Weight of the part that drives choices apart.
@@ -51,6 +40,36 @@ def adaround(
         warm: Share of the iterations without that part.
         sweeps: Rounds of coordinate descent on what was learned; 0 for none.
     """
+
+    iterations: int = 300
+    rate: float = 0.1
+    reg: float = 0.1
+    beta: tuple[float, float] = (20.0, 2.0)
+    warm: float = 0.2
+    sweeps: int = 10
+
+    def exponent(self, at: int) -> float:
+        """Of the part that drives choices apart, at a step."""
+        begin, (first, last) = self.begin, self.beta
+        done = (at - begin) / max(1, self.iterations - begin)
+        return float(last + 0.5 * (first - last) * (1 + np.cos(np.pi * done)))
+
+    @property
+    def begin(self) -> int:
+        """The first step with that part."""
+        return int(self.warm * self.iterations)
+
+
+def adaround(weights: Array, damped: Array, largest: int, learning: Learning | None = None) -> RoundedWeights:
+    """Rounds a matrix of weights.
+
+    Args:
+        weights: `[rows, k]`.
+        damped: Covariance of what they meet, `[k, k]`, positive definite.
+        largest: Codes lie within `-largest .. largest`.
+        learning: How choices are learned.
+    """
+    learning = learning or Learning()
     steps = steps_by_cost(weights, damped, largest)
     plain = nearest(weights, steps, largest)
     scaled = weights / steps[:, np.newaxis]
@@ -61,17 +80,16 @@ def adaround(
     alone = cost(scaled - plain, damped)
     # Learning is a walk anyway: float32 takes half the time. What it ends at is evaluated in float64.
     unit = (np.maximum(alone, 1e-30)[:, np.newaxis] / weights.shape[1]).astype(np.float32)
-    learning = _Rounding((below - scaled).astype(np.float32), v.astype(np.float32), 2 / unit, rate)
-    covariance, begin = damped.astype(np.float32), int(warm * iterations)
-    for at in range(iterations):
-        done = (at - begin) / max(1, iterations - begin)
-        exponent = float(beta[1] + 0.5 * (beta[0] - beta[1]) * (1 + np.cos(np.pi * done)))
-        learning.step(covariance, exponent, 0.0 if at < begin else reg * weights.shape[1])
-    v = learning.v
+    choices = _Rounding((below - scaled).astype(np.float32), v.astype(np.float32), 2 / unit, learning.rate)
+    covariance = damped.astype(np.float32)
+    for at in range(learning.iterations):
+        weight = 0.0 if at < learning.begin else learning.reg * weights.shape[1]
+        choices.step(covariance, learning.exponent(at), weight)
+    v = choices.v
     codes = below + (v >= 0)
     behind = cost(scaled - codes, damped) > alone
     codes[behind] = plain[behind]
-    return RoundedWeights(descended(weights, damped, codes, steps, largest, sweeps), steps)
+    return RoundedWeights(descended(weights, damped, codes, steps, largest, learning.sweeps), steps)
 
 
 CHUNK = 1 << 15

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tpuflow.config import Config
 from tpuflow.config.chain import GlobalMethod
 from tpuflow.frontend import FloatModel
-from tpuflow.ptq.adaround import adaround
+from tpuflow.ptq.adaround import Learning, adaround
 from tpuflow.ptq.gptq import RoundedWeights, better, cost, gptq, nearest
 from tpuflow.ptq.layers import LinearLayer, copied
 from tpuflow.ptq.operands import chosen_layers
@@ -49,17 +49,16 @@ def _adaround(numbers: Mapping[str, float]) -> Rounding:
     batches = int(numbers["batches"])
     steps = math.ceil(batches / numbers["batch_size"]) if batches else 1
 
+    learning = Learning(
+        iterations=int(numbers["epochs"]) * steps,
+        rate=numbers["lr"],
+        reg=numbers["reg_param"],
+        beta=(numbers["beta_start"], numbers["beta_end"]),
+        warm=numbers["warm_start"],
+    )
+
     def rounding(weights: Array, damped: Array, largest: int) -> RoundedWeights:
-        learned = adaround(
-            weights,
-            damped,
-            largest,
-            iterations=int(numbers["epochs"]) * steps,
-            rate=numbers["lr"],
-            reg=numbers["reg_param"],
-            beta=(numbers["beta_start"], numbers["beta_end"]),
-            warm=numbers["warm_start"],
-        )
+        learned = adaround(weights, damped, largest, learning)
         return better(weights, damped, learned, gptq(weights, damped, largest))
 
     return rounding

@@ -84,29 +84,22 @@ def _power_table() -> tuple[int, ...]:
     return tuple(table)
 
 
-def softmax(
-    x: Integers,
-    mask: Integers | None,
-    *,
-    coefficient: int,
-    multiplier: int,
-    shift: int,
-    zero_point: int,
-    lo: int,
-    hi: int,
-) -> Integers:
+def softmax(x: Integers, mask: Integers | None, exponentials: Mapping[str, int]) -> Integers:
     """Softmax over the last axis; elements whose mask is 0 are left out and give real zero."""
     taken = np.ones(x.shape, bool) if mask is None else np.broadcast_to(mask != 0, x.shape)
-    zero = min(max(zero_point, lo), hi)
+    zero_point, lo, hi = (exponentials[name] for name in ("zero_point", "lo", "hi"))
+    shift, zero = exponentials["shift"], min(max(zero_point, lo), hi)
     result = np.full(x.shape, zero, object)
     for row in np.ndindex(x.shape[:-1]):
         chosen = np.flatnonzero(taken[row])
         if len(chosen) == 0:
             continue
         codes = exact(x[row][chosen])
-        exponentials = np.array([_exponential(max(codes) - code, coefficient) for code in codes], object)
-        numerator = exponentials * multiplier * 2 ** max(-shift, 0)
-        quotient = round_divide(numerator, sum(exponentials) * 2 ** max(shift, 0))
+        powers = np.array(
+            [_exponential(max(codes) - code, exponentials["coefficient"]) for code in codes], object
+        )
+        numerator = powers * exponentials["multiplier"] * 2 ** max(-shift, 0)
+        quotient = round_divide(numerator, sum(powers) * 2 ** max(shift, 0))
         result[row][chosen] = clamp(quotient + zero_point, lo, hi)
     return result
 

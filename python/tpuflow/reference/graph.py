@@ -53,9 +53,9 @@ def _conv(layer: Layer) -> Integers:
         linear.conv(
             layer.value("input"),
             layer.value("weights"),
+            layer.op["window"],
             zero_points=(layer.zero_point("input"), layer.zero_point("weights")),
             groups=layer.op["groups"],
-            **layer.op["window"],
         ),
         layer.value("bias"),
     )
@@ -100,7 +100,7 @@ def _p_relu(layer: Layer) -> Integers:
 
 
 def _softmax(layer: Layer) -> Integers:
-    return activation.softmax(layer.value("input"), layer.optional("mask"), **layer.op["exponentials"])
+    return activation.softmax(layer.value("input"), layer.optional("mask"), layer.op["exponentials"])
 
 
 def _layer_norm(layer: Layer) -> Integers:
@@ -108,9 +108,9 @@ def _layer_norm(layer: Layer) -> Integers:
         layer.value("input"),
         layer.value("gamma"),
         layer.value("beta"),
+        layer.op["norm"],
         zero_point=layer.zero_point("input"),
         center=layer.op["center"],
-        **layer.op["norm"],
     )
 
 

@@ -40,19 +40,17 @@ def epilogue(
 def conv(
     x: Integers,
     w: Integers,
+    window: Mapping[str, Sequence[int]],
     *,
     zero_points: tuple[int, int],
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    pads: Sequence[int],
     groups: int,
 ) -> Integers:
     """Sums `[n,oh,ow,o]` of a convolution of `x` `[n,h,w,c]` by `w` `[o,kh,kw,c/groups]`.
 
     Zero points are subtracted first, so padding is literally zero.
     """
-    top, left, bottom, right = pads
+    kernel, stride, dilation = window["kernel"], window["stride"], window["dilation"]
+    top, left, bottom, right = window["pads"]
     centered = x.astype(np.int64) - zero_points[0]
     centered = np.pad(centered, ((0, 0), (top, bottom), (left, right), (0, 0)))
     weights = w.astype(np.int64) - zero_points[1]
@@ -66,10 +64,10 @@ def conv(
             down = slice(row * stride[0], row * stride[0] + extent[0], dilation[0])
             across = slice(column * stride[1], column * stride[1] + extent[1], dilation[1])
             for group in range(groups):
-                window = centered[:, down, across, group * width : (group + 1) * width]
+                seen = centered[:, down, across, group * width : (group + 1) * width]
                 chosen = slice(group * filters, (group + 1) * filters)
                 accumulator[:, row, column, chosen] = np.tensordot(
-                    window, weights[chosen], ((1, 2, 3), (1, 2, 3))
+                    seen, weights[chosen], ((1, 2, 3), (1, 2, 3))
                 )
     return accumulator
 

@@ -17,13 +17,10 @@ def layer_norm(
     x: Integers,
     gamma: Integers,
     beta: Integers,
+    norm: Mapping[str, Any],
     *,
     zero_point: int,
     center: bool,
-    epsilon: int,
-    multiplier: int,
-    shift: int,
-    requant: Mapping[str, Any],
 ) -> Integers:
     """Normalises over the last axis, then `gamma * t + beta` per channel."""
     normalized = np.empty(x.shape, object)
@@ -34,9 +31,10 @@ def layer_norm(
             deviation = 256 * codes - mean
         else:
             deviation = 256 * (codes - zero_point)
-        root, exponent = _reciprocal_square_root(sum(deviation**2) + epsilon)
-        normalized[row] = clamp(round_shift(deviation * root * multiplier, shift + exponent), -32768, 32767)
-    return requantize(normalized * exact(gamma) + exact(beta), **requant)
+        root, exponent = _reciprocal_square_root(sum(deviation**2) + norm["epsilon"])
+        scaled = round_shift(deviation * root * norm["multiplier"], norm["shift"] + exponent)
+        normalized[row] = clamp(scaled, -32768, 32767)
+    return requantize(normalized * exact(gamma) + exact(beta), **norm["requant"])
 
 
 def _reciprocal_square_root(value: int) -> tuple[int, int]:

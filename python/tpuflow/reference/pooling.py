@@ -55,11 +55,12 @@ def average_pool(
     count_include_pad: bool,
     beyond: Sequence[int],
     divisors: Sequence[Mapping[str, int]],
-    zero_point: int,
-    lo: int,
-    hi: int,
+    **grid: int,
 ) -> Integers:
-    """Average of each window of `[n,h,w,c]`, its multiplier chosen by the number of cells that count."""
+    """Average of each window of `[n,h,w,c]`, its multiplier chosen by the number of cells that count.
+
+    `grid` is the zero point of the result and its least and largest code.
+    """
     n, h, w, c = x.shape
     pads = window["pads"]
     last = (h + pads[2] - beyond[0], w + pads[3] - beyond[1])
@@ -74,11 +75,6 @@ def average_pool(
             total = total + exact(x[:, i, j]) - input_zero_point
         divisor = next((d for d in divisors if d["area"] == area), {"multiplier": 0, "shift": 0})
         result[:, row, column] = requantize(
-            total,
-            multiplier=[divisor["multiplier"]],
-            shift=[divisor["shift"]],
-            zero_point=zero_point,
-            lo=lo,
-            hi=hi,
+            total, multiplier=[divisor["multiplier"]], shift=[divisor["shift"]], **grid
         )
     return result
