@@ -24,6 +24,8 @@ ABSENT = "shared material is absent"
 settings.register_profile(
     "default", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
+# For the inner loop, `./start test --fast`.
+settings.register_profile("fast", parent=settings.get_profile("default"), max_examples=20)
 # For a long search by hand: fresh examples at every run, and many of them.
 settings.register_profile(
     "deep", parent=settings.get_profile("default"), derandomize=False, max_examples=2000

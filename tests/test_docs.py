@@ -134,7 +134,11 @@ def run_line(line: str) -> None:
         assert known_word(parts), line
 
 
-@pytest.mark.parametrize("page", WITH_SNIPPETS)
+@pytest.mark.parametrize(
+    "page",
+    # The library in C is built for its page.
+    [pytest.param(page, marks=[pytest.mark.slow] if page == "c-library" else []) for page in WITH_SNIPPETS],
+)
 def test_the_snippets_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("INCLUDE", "LIBRARY"):

@@ -23,6 +23,9 @@ from tpuflow.io.samples import Samples
 from tpuflow.pipeline.decoders import BuiltDecoder
 from tpuflow.runtime import Device, convert_to_raw, descriptions
 
+# The library is built for them.
+pytestmark = pytest.mark.slow
+
 Buffer: TypeAlias = ctypes.Array[ctypes.c_char]
 
 
