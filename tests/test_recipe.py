@@ -154,6 +154,14 @@ def test_saved_ranges_are_taken_as_they_are(tmp_path: Path) -> None:
     assert again.ranges == found.ranges
 
 
+def test_floats_that_are_only_preferred_take_samples_and_need_none() -> None:
+    model = network()
+    preferred = Config.parse({"quantize": {"dtype": "float16", "fallback": "int8"}})
+    given = tpuflow.quantize(model, None, preferred, samples=images(4))
+    none = tpuflow.quantize(model, None, Config.parse({"quantize": {"dtype": "float16"}}))
+    assert given.to_json() == none.to_json()
+
+
 def test_wrong_requests_say_what_is_wrong() -> None:
     model = network()
     ranges = tpuflow.calibrate(model, images(4))

@@ -83,3 +83,20 @@ def test_no_operator_plugin_is_ignored_in_silence(built: Built, command: Command
     assert made.status == 1
     assert "plugin Relu failed: RuntimeError: never called" in made.err
     assert not (tmp_path / "y.tpu").exists()
+
+
+@pytest.mark.parametrize("preference", ["float16_preferred", "bfloat16_preferred!"])
+def test_data_of_a_file_are_no_mistake_where_floats_are_preferred(
+    preference: str, built: Built, command: Command, tmp_path: Path
+) -> None:
+    config = tmp_path / "opt.cfg"
+    config.write_text(
+        f"[Common]\ntrigger_float_op = {preference}\ncalibration_data = {built.calibration}\n",
+        encoding="utf-8",
+    )
+    made = command("build", built.model, "--cfg", config, "-o", tmp_path / "x.tpu")
+    assert made.status == 0, made.err
+    dtype = preference.partition("_")[0]
+    assert f"all layers are {dtype}: nothing is calibrated" in made.out + made.err
+    found = _core.Graph.load(tmp_path / "x.tpuq")
+    assert {found.tensors[layer.output].dtype for layer in found.layers} == {dtype}

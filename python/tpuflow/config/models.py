@@ -201,6 +201,11 @@ class Config(Section):
         return falls_back or not FLOATS.issuperset(dtypes)
 
     @property
+    def takes_ranges(self) -> bool:
+        """Whether ranges are no mistake: some layer may have codes, or floats are only preferred to them."""
+        return self.needs_ranges or self.quantize.fallback is not None
+
+    @property
     def tunes(self) -> bool:
         """Whether ranges may be tuned: wanted, and nobody chose how else they are found."""
         chosen = "strategy" in self.calibrate.model_fields_set or self.calibrate.chain

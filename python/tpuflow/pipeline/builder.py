@@ -200,6 +200,9 @@ def _quantized(request: Request, clock: _Clock) -> _QuantizedNetwork:
         request = _with_plugin(request, state.model)
     else:
         forbid_ranges(request)
+        if request.calibration is not None or request.ranges is not None:
+            dtype = request.config.quantize.dtype
+            listener.remark(f"note: all layers are {dtype}: nothing is calibrated")
         data = calibration_data(original, request)
     with clock.stage("quantize"):
         graph = Recipe(request.config).graph(state)

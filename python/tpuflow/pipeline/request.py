@@ -123,9 +123,13 @@ def forbid_float_options(request: Request) -> None:
 def forbid_ranges(request: Request) -> None:
     """Refuses samples and ranges where all layers are floats.
 
+    Where floats are only preferred, or a file of the configuration names the data, they are no mistake.
+
     Raises:
         ModelError: An option would have no effect.
     """
+    if request.config.takes_ranges or request.config.input.source:
+        return
     for option, value in (("--calib", request.calibration), ("--ranges", request.ranges)):
         if value is not None:
             dtype = request.config.quantize.dtype

@@ -413,9 +413,11 @@ def quantize(
         )
     if not isinstance(model, FloatModel | PartitionedModel):
         raise QuantizeError("samples need a model that tpuflow.load gives, not its normalised form alone")
-    if not config.needs_ranges:
+    if not config.takes_ranges:
         dtype = config.quantize.dtype
         raise QuantizeError(f"{dtype} needs no ranges, samples would have no effect: leave them out")
+    if not config.needs_ranges:
+        return lower_model(model, None, config)
     given = samples if isinstance(samples, Samples) else Samples.of(samples, model.inputs)
     recipe, folder = Recipe(config), log_folder()
     if folder is not None:

@@ -206,7 +206,7 @@ def _check_source(model: Path, calib: Path | None, ranges: Path | None, settings
         raise options.OptionError(
             f"{model}: --calib runs the whole recipe, --ranges none of it: give one of them"
         )
-    if calib is not None and not settings.needs_ranges:
+    if calib is not None and not settings.takes_ranges:
         raise options.OptionError(
             f"{model}: {dtype} needs no ranges, --calib would have no effect: leave it out"
         )
