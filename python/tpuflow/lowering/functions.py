@@ -24,6 +24,9 @@ __all__ = ["FUNCTIONS", "PERIODS", "Function", "gate"]
 Array = npt.NDArray[np.float64]
 Function = Callable[[Array], Array]
 
+NEAR = 2.0**-20
+"""So near to a half or a whole number, relatively, is what a step rounded to float32 makes of one."""
+
 _erf: Callable[[Array], Array] = np.vectorize(math.erf, otypes=[np.float64])
 
 
@@ -99,6 +102,16 @@ def _pow(node: ir.Node) -> Function:
     return lambda x: np.maximum(x, 0.0) ** exponent
 
 
+def _rounded(rounding: Function) -> Function:
+    """A function that cuts fractions off: codes stand for halves and wholes up to the rounding of a step."""
+
+    def near(x: Array) -> Array:
+        halves = np.rint(2 * x) / 2
+        return rounding(np.where(np.abs(x - halves) <= NEAR * np.abs(x), halves, x))
+
+    return near
+
+
 def _plain(function: Function) -> Callable[[ir.Node], Function]:
     return lambda _node: function
 
@@ -111,14 +124,14 @@ FUNCTIONS: dict[str, Callable[[ir.Node], Function]] = {
     "Asinh": _plain(np.arcsinh),
     "Atan": _plain(np.arctan),
     "Atanh": _plain(lambda x: np.arctanh(np.clip(x, -1.0, 1.0))),
-    "Ceil": _plain(np.ceil),
+    "Ceil": _plain(_rounded(np.ceil)),
     "Celu": _celu,
     "Cos": _plain(np.cos),
     "Cosh": _plain(np.cosh),
     "Elu": _elu,
     "Erf": _plain(_erf),
     "Exp": _plain(np.exp),
-    "Floor": _plain(np.floor),
+    "Floor": _plain(_rounded(np.floor)),
     "Gelu": _gelu,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _plain(lambda x: x * np.clip(x / 6.0 + 0.5, 0.0, 1.0)),
@@ -128,7 +141,7 @@ FUNCTIONS: dict[str, Callable[[ir.Node], Function]] = {
     "Neg": _plain(np.negative),
     "Pow": _pow,
     "Reciprocal": _plain(lambda x: 1.0 / x),
-    "Round": _plain(np.rint),
+    "Round": _plain(_rounded(np.rint)),
     "Selu": _selu,
     "Shrink": _shrink,
     "Sigmoid": _plain(_sigmoid),

@@ -18,7 +18,14 @@ from tpuflow.errors import TpuflowError
 from tpuflow.lowering import scheme
 from tpuflow.lowering.functions import FUNCTIONS
 from tpuflow.lowering.int16_values import AVERAGES, added_values, head_values, int16_values
-from tpuflow.lowering.neighbors import CODES_PASS, Neighbors, added_numbers, brought_in, padding
+from tpuflow.lowering.neighbors import (
+    CODES_PASS,
+    Neighbors,
+    added_numbers,
+    brought_in,
+    padding,
+    whole_numbers,
+)
 from tpuflow.lowering.nodes import attribute, constant, given, is_constant, sole_user
 from tpuflow.lowering.plan import CLAMPS, LINEAR, Step
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError
@@ -95,6 +102,7 @@ class Grids:
             self._wide |= head_values(steps)
         if usual.int16_residual_additions:
             self._wide |= added_values(steps)
+        self._whole_numbers = whole_numbers(steps)
         self._final: dict[ir.Value, bool] = {}
         self._dtypes: dict[ir.Value, scheme.DType] = {}
         self._targets: dict[ir.Value, Quant] = {}
@@ -255,6 +263,8 @@ class Grids:
         grid = grid_of(*self._reached(value, config), config) if wide else grid_of(low, high, config)
         if value in self.unified or config.power_of_two:
             return grid
+        if numbers := self._whole_numbers.get(value):
+            return scheme.dividing(grid, numbers)
         added = [abs(number) for number in added_numbers(value)] if wide else []
         return scheme.holding(grid, max((each for each in added if each <= max(-low, high)), default=0.0))
 

@@ -16,6 +16,8 @@ Positions that turn queries and keys multiply each by a cosine and a sine and ad
 none need have 8 bits. What is turned, the angles and both products are wide; queries and keys behind the
 sum are not, since they are operands of a product.
 
+What is rounded to whole numbers is wide as well: a step of 8 bits there decides between two of them.
+
 Nor does it cost much where a network ends: what its last layers sum up and what is computed of that, such as
 boxes of offsets and sizes of logarithms, is small beside its layers and goes straight into the outputs. And a
 sum that is only added to another one need not be rounded to 8 bits first, for the result is.
@@ -28,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from tpuflow.frontend.values import bound_of
 from tpuflow.lowering.nodes import is_constant
-from tpuflow.lowering.plan import LINEAR
+from tpuflow.lowering.plan import LINEAR, TO_WHOLE
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -65,6 +67,7 @@ def int16_values(nodes: Iterable[ir.Node], *, norms: bool, softmax: bool) -> fro
     ordered = list(nodes)
     heads = (NORMS if norms else frozenset()) | ({"Softmax"} if softmax else frozenset())
     found = _behind([node.inputs[0] for node in ordered if node.op_type in heads], MOVES | JOINS | AVERAGES)
+    found |= _behind([node.inputs[0] for node in ordered if node.op_type in TO_WHOLE], MOVES)
     shares = {node.outputs[0] for node in ordered if softmax and node.op_type == "Softmax"}
     return frozenset(found | shares | (_turned(ordered) if softmax else set()))
 

@@ -4,6 +4,7 @@ mask + x         a mask that was zero throughout has the step of x, for its own 
 pad(x, 3)        3 belongs to the grid, whether a sample shows it or not
 where(c, y, k) + x    of k no more than the sum tells apart: it saturates at what it reached
 1 - mask         1 is a code, so that the difference is 0 where the mask is 1
+floor(255 x)     all multiples of 1/255 are codes, for a 4 that rounds to 3.99 becomes 3
 """
 
 from __future__ import annotations
@@ -16,24 +17,30 @@ import numpy as np
 from tpuflow.frontend.values import MASKED, bound_of
 from tpuflow.lowering import scheme
 from tpuflow.lowering.nodes import attribute, constant, float_constant, given, sole_user
-from tpuflow.lowering.plan import CLAMPS
+from tpuflow.lowering.plan import CLAMPS, TO_WHOLE
 from tpuflow.lowering.registry import VIEWS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
     import onnx_ir as ir
 
     from tpuflow.calibration import Range
 
-__all__ = ["CODES_PASS", "Neighbors", "added_numbers", "brought_in", "padding"]
+__all__ = ["CODES_PASS", "Neighbors", "added_numbers", "brought_in", "padding", "whole_numbers"]
 
 JOINING = frozenset({"Add", "Sub", "Max", "Min", "Where", "Concat"})
 """Operators whose operands stand on one scale, or on scales that are brought to one."""
 
 CODES_PASS = frozenset({"MaxPool", "GlobalMaxPool", "Pad", "Resize", "Gather", "ReduceMax", "ReduceMin"})
 """Operators whose output keeps its operand's quantisation; so do all views."""
+
+KEEPING = frozenset({"Abs", "Add", "Max", "Min", "Neg", "Sub", *CLAMPS})
+"""Operators that make whole numbers of whole numbers, and would not of those beside them."""
+
+MOST_NUMBERS = 4
+"""Of so many numbers multiples are to be codes; any larger ones are none that matter."""
 
 FAR = 1e3
 """Numbers so far below zero are no angles: a table that holds some is one of masks."""
@@ -127,6 +134,39 @@ def added_numbers(value: ir.Value) -> Iterator[float]:
                 yield float(array.flat[0])
         elif (node.op_type in VIEWS or node.op_type in CODES_PASS) and index == 0:
             yield from added_numbers(node.outputs[0])
+
+
+def whole_numbers(nodes: Iterable[ir.Node]) -> dict[ir.Value, Sequence[float]]:
+    """The numbers of which values of a graph are multiples, as far as readers tell these apart, or makers do.
+
+    A whole number that rounds to a code just below it becomes the next lower one; a half that does is no tie.
+
+    Args:
+        nodes: Of the graph, in topological order.
+    """
+    found: dict[ir.Value, Sequence[float]] = {}
+    for node in reversed(list(nodes)):
+        for index, value in enumerate(node.inputs):
+            if value is not None and (numbers := _whole_numbers(node, index, found)):
+                found[value] = sorted({*found.get(value, ()), *numbers})[:MOST_NUMBERS]
+        if node.op_type in TO_WHOLE:
+            found[node.outputs[0]] = sorted({1.0, *found.get(node.outputs[0], ())})
+    return found
+
+
+def _whole_numbers(node: ir.Node, index: int, found: Mapping[ir.Value, Sequence[float]]) -> Sequence[float]:
+    """Those of an operand, by what is known of its result."""
+    known = found.get(node.outputs[0], ())
+    if node.op_type in TO_WHOLE:
+        return (0.5, 1.0) if node.op_type == "Round" else (1.0,)
+    if node.op_type in KEEPING or ((node.op_type in VIEWS or node.op_type in CODES_PASS) and index == 0):
+        return known
+    if known and (node.op_type == "Mul" or (node.op_type == "Div" and index == 0)):
+        array = float_constant(node.inputs[1 - index])
+        factor = 0.0 if array is None or array.size != 1 else float(array.item())
+        if 0 < factor < math.inf:
+            return [number / factor if node.op_type == "Mul" else number * factor for number in known]
+    return ()
 
 
 def _constant_factor(node: ir.Node, index: int) -> float | None:

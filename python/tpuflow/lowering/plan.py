@@ -8,7 +8,8 @@ A step is a node with what is computed on its way out:
     any function                  [+ the constant that makes it unsigned, see `tpuflow.ptq.shift_negative`]
 
 Relu and Clip are clamps of the requantisation. A function behind a linear operator is a table that reads the
-operator's 16-bit intermediate. A node is only absorbed where nothing else reads what it absorbs.
+operator's 16-bit intermediate; what rounds to whole numbers is arithmetic of its own. A node is only absorbed
+where nothing else reads what it absorbs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tpuflow.lowering.nodes import constant, float_constant, given, is_constant,
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["CLAMPS", "GATED", "LINEAR", "MASKED", "Step", "plan"]
+__all__ = ["CLAMPS", "GATED", "LINEAR", "MASKED", "TO_WHOLE", "Step", "plan"]
 
 LINEAR = frozenset({"Conv", "ConvTranspose", "MatMul"})
 CLAMPS = frozenset({"Relu", "Clip"})
@@ -37,6 +38,9 @@ CLAMPING = frozenset(
     }
 )  # fmt: skip
 """Operators that end in a requantisation of their own, besides the linear ones."""
+
+TO_WHOLE = frozenset({"Ceil", "Floor", "Round"})
+"""Functions that make whole numbers of what they read, and errors of 1 of any that crosses one."""
 
 GATED = frozenset({"HardSwish", "Silu", "Swish"})
 """Functions that are the product of their operand and a gate between 0 and 1."""
@@ -86,11 +90,9 @@ def plan(nodes: Iterable[ir.Node], *, fuse_tables: bool, gates_apart: bool = Fal
         fuse_tables: Functions may be computed on the way out of linear operators.
         gates_apart: Except `GATED` ones, which need their operand twice.
     """
-    fused = (
-        (frozenset(FUNCTIONS) - GATED if gates_apart else frozenset(FUNCTIONS))
-        if fuse_tables
-        else frozenset()
-    )
+    fused = frozenset(FUNCTIONS) - TO_WHOLE if fuse_tables else frozenset()
+    if gates_apart:
+        fused -= GATED
     steps: list[Step] = []
     absorbed: set[ir.Node] = set()
     ordered = list(nodes)

@@ -9,6 +9,7 @@ outside this module turns a range into a scale.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ __all__ = [
     "activation",
     "bits",
     "codes",
+    "dividing",
     "floating",
     "holding",
     "is_float",
@@ -211,6 +213,9 @@ def activation(low: float, high: float, form: Format, *, unsigned: bool = False)
 FINE_STEPS = 100
 """Steps a number must be from zero for a grid to be changed for it: by a hundredth at most."""
 
+FEWEST_PARTS = 4
+"""Steps of 8 bits a number must be from zero for a grid to be changed for it: by a quarter at most."""
+
 STEP_ERROR = 2.0**-24
 """How far a step rounded to float32 may be from the one meant, relatively."""
 
@@ -249,6 +254,29 @@ def holding(grid: Quant, number: float) -> Quant:
     if steps < FINE_STEPS or on_steps(np.array(number), grid, 0.0) is not None:
         return grid
     return replace(grid, scale=float(np.float32(abs(number) / steps)))
+
+
+def dividing(grid: Quant, numbers: Iterable[float]) -> Quant:
+    """The grid, its step widened to a part of a number, so that all multiples of that lie on it.
+
+    In 16 bits, whose steps suffice, by a power of two. In 8 bits a step that would grow by more than a
+    quarter is left as it is.
+
+    Args:
+        grid: A grid of codes.
+        numbers: The first of them that can be divided counts.
+    """
+    for number in numbers:
+        parts = math.floor(number / grid.scale * (1 + STEP_ERROR))
+        if parts < (1 if grid.dtype == "int16" else FEWEST_PARTS):
+            continue
+        if grid.dtype == "int16":
+            parts = 1 << (parts.bit_length() - 1)
+        scale = float(np.float32(number / parts))
+        low = (grid.lo - grid.zero_point) * grid.scale
+        zero_point = int(min(max(grid.lo, grid.lo - np.rint(low / scale)), grid.hi)) if grid.zero_point else 0
+        return replace(grid, scale=scale, zero_point=zero_point)
+    return grid
 
 
 def weights(

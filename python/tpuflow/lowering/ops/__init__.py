@@ -15,6 +15,7 @@ from tpuflow.lowering.ops import (
     stated,
     transposed,
     unary,
+    whole,
 )
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "stated",
     "transposed",
     "unary",
+    "whole",
 ]

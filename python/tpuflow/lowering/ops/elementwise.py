@@ -46,7 +46,7 @@ EXACT = 2.0**-10
 def alignment(a: float, b: float, out: float) -> tuple[int, int, float]:
     """Integers ka, kb and a factor with `ka ~ a / u`, `kb ~ b / u`, `factor = u / out` for a common unit u.
 
-    The larger scale gets the largest multiplier; equal scales need none.
+    The larger scale gets the largest multiplier; scales of a whole ratio need no other than that.
 
     Args:
         a: Scale of the left operand.
@@ -55,8 +55,9 @@ def alignment(a: float, b: float, out: float) -> tuple[int, int, float]:
 
     Source: docs/arithmetic.md, binary operators.
     """
-    if a == b:
-        return 1, 1, a / out
+    ratio = max(a, b) / min(a, b)
+    if ratio == round(ratio) <= TOP:
+        return round(a / min(a, b)), round(b / min(a, b)), min(a, b) / out
     unit = max(a, b) / TOP
     return round(a / unit), round(b / unit), unit / out
 

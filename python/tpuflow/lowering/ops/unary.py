@@ -12,7 +12,7 @@ from tpuflow.lowering.functions import FUNCTIONS, gate
 from tpuflow.lowering.grids import grid_of
 from tpuflow.lowering.nodes import attribute, float_constant, is_constant, shape_of
 from tpuflow.lowering.operators import Op
-from tpuflow.lowering.plan import GATED
+from tpuflow.lowering.plan import GATED, TO_WHOLE
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
 from tpuflow.lowering.tables import SampledFunction
 
@@ -87,7 +87,7 @@ def _slopes(context: Lowering, value: ir.Value, slope: Array | None) -> tuple[St
     return context.rows(value, axes[0]), slope.ravel()
 
 
-@lowers(*(name for name in FUNCTIONS if name not in SLOPED))
+@lowers(*(name for name in FUNCTIONS if name not in SLOPED | TO_WHOLE))
 def table(context: Lowering, step: Step) -> None:
     """Any other function: a table over the operand's codes."""
     node = step.node
