@@ -12,6 +12,7 @@ from tpuflow.calibration import calibrate
 from tpuflow.calibration.masks import DEEP, FAR, Masks, unseen_masks
 from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.config import Config
+from tpuflow.errors import SampleError
 from tpuflow.evaluation.fidelity import Evaluator
 from tpuflow.execution.levels import graph_level
 from tpuflow.execution.simulation import simulate
@@ -62,7 +63,7 @@ def test_masks_leave_the_grid_of_scores_alone(kind: str, masked: float) -> None:
 
 @pytest.mark.feature("IMP-18")
 def test_what_is_masked_counts_as_deep_below_its_row() -> None:
-    masks = Masks({"scores": (-1, 1.0)}, {"mask": 1.0})
+    masks = Masks({"scores": (-1, 1.0)}, {"mask": 1.0}, {})
     scores = np.array([[3, 1, -9999, 2], [-9999, -9998, -9999, -9999]], np.float32)
     found = masks.left_out({"scores": scores, "mask": scores, "other": scores})
     wanted = [[3, 1, 3 - DEEP, 2], [0, 0, 0, 0]]
@@ -221,3 +222,40 @@ def test_a_mask_between_zero_and_one_leaves_out_as_well(masked: float) -> None:
     (found,) = graph_level(graph).run({"scores": scores_shown[:1], "mask": soft}).values()
     assert np.all(found[..., [2, 3, 5]] < 1e-4)
     assert np.all(found[..., [0, 1, 4]] > 1e-2)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize("set_in_samples", [False, True])
+@pytest.mark.parametrize("bound", ["none", "Clip", "Max", "of the mask"])
+@pytest.mark.parametrize("last", ["Softmax", "LogSoftmax"])
+def test_a_mask_of_minus_infinity_masks(last: str, bound: str, set_in_samples: bool, dtype: str) -> None:  # noqa: FBT001
+    """As exporters write it, with or without a bound behind or in front of the sum."""
+    b = Builder("masked")
+    x, mask = b.input("x", [1, LENGTH, WIDTH]), b.input("mask", [1, 1, LENGTH])
+    low = b.constant(np.float32(-65504))
+    scores = b.node("Relu", b.node("MatMul", x, b.weight(WIDTH, LENGTH, fan_in=WIDTH)))
+    total = b.node("Add", scores, b.node("Clip", mask, low) if bound == "of the mask" else mask)
+    b.output(b.node(last, b.node(bound, total, low) if bound in {"Clip", "Max"} else total, axis=-1))
+    model, samples = load(b.model()), shown(16)
+    samples["x"] *= np.float32(0.2)  # scores among which the least masks nothing
+    with np.errstate(divide="ignore"):
+        masked = np.log(samples.pop("keep"))
+    settings = Config.parse({"quantize": {"dtype": dtype}})
+    ranges = calibrate(
+        model, {**samples, "mask": masked if set_in_samples else 0 * samples["x"][:, :1, :LENGTH]}, settings
+    )
+    feed = {"x": samples["x"][:1], "mask": masked[:1]}
+    (found,) = simulate(compile_graph(graph_of(model, ranges, settings)), feed).outputs.values()
+    (expected,) = run_float(model.model, feed).values()
+    kept = np.broadcast_to(masked[:1] == 0, expected.shape)
+    np.testing.assert_allclose(found[kept], expected[kept], atol=0.02 if dtype == "int8" else 2e-3)
+    assert np.all(found[~kept] <= (0.0 if last == "Softmax" else -DEEP / 2))
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_of_numbers_that_are_not_finite_only_minus_infinity_is_a_mask(number: float) -> None:
+    model = load(attention("added", -1e9))
+    samples = shown(4)
+    samples["keep"][1, 0, 3] = number
+    with pytest.raises(SampleError, match='"keep": NaN or infinite values, first in sample 1'):
+        calibrate(model, samples, Config())

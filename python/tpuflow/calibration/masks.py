@@ -11,6 +11,9 @@ constants need none of this: there they are part of the softmax (`lowering.plan`
 
     scores of a row, masked       3  1  -9999  2          observed as       3  1  -13  2
 
+A log softmax gives of such scores numbers just as far below zero, and of honest ones some below `-DEEP`: what
+lies more than `FAR` below the largest of its row, in front of it or behind, does not count.
+
 What a mask is scaled from counts alike: `m - 1` in `scores + (m - 1) * 1e9` reaches no further than to -1e-6,
 and saturates there.
 """
@@ -46,6 +49,9 @@ NARROWEST = 2.0**-20
 PASSING = frozenset({"Add", "Expand", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """Operators that may stand between a mask and what it is added to."""
 
+BOUNDING = frozenset({"Clip", "Max", "Min"})
+"""Operators that keep scores from being hugely negative, or large."""
+
 Rows = tuple[int, float]
 """The axis of rows in front of a softmax, and what a difference of 1 is in them."""
 
@@ -58,10 +64,12 @@ class Masks:
         scores: What nothing but softmax reads, perhaps scaled, unless a constant masks it.
         added: What is added to scores, perhaps scaled, and to nothing else, with how much of it is a
             difference of 1 in those.
+        logarithms: What a log softmax reads and makes, with the axis of its rows.
     """
 
     scores: Mapping[str, Rows]
     added: Mapping[str, float]
+    logarithms: Mapping[str, int]
 
     @classmethod
     def of(cls, graph: ir.Graph) -> Masks:
@@ -69,8 +77,13 @@ class Masks:
         values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
         scores: dict[ir.Value, Rows] = {}
         added: dict[ir.Value, float] = {}
+        logarithms: dict[ir.Value, int] = {}
+        for value in values:
+            logarithms |= _log_softmax(value)
         for value in reversed(values):  # readers first
-            if value.is_graph_output():
+            if value in logarithms:
+                scores[value] = logarithms[value], 1.0
+            if value.is_graph_output() or value in logarithms:
                 continue
             if (rows := _rows(value, scores)) is not None:
                 scores[value] = rows
@@ -79,6 +92,7 @@ class Masks:
         return cls(
             {value.name or "": rows for value, rows in scores.items() if not _masked_by_constant(value)},
             {value.name or "": unit for value, unit in added.items()},
+            {value.name or "": axis for value, axis in logarithms.items()},
         )
 
     def far(self, name: str) -> float:
@@ -94,6 +108,9 @@ class Masks:
             return np.maximum(array, np.float32(-FAR * self.added[name]))
         if name not in self.scores or not array.size:
             return array
+        if name in self.logarithms:
+            top = array.max(self.logarithms[name], keepdims=True)
+            return np.where(array < top - np.float32(FAR), top - np.float32(DEEP), array)
         axis, unit = self.scores[name]
         far, deep = np.float32(FAR * unit), np.float32(DEEP * unit)
         if not array.max() - array.min() > deep:  # NaN is refused later
@@ -112,15 +129,17 @@ def unseen_masks(graph: ir.Graph, ranges: Mapping[str, Range]) -> tuple[dict[str
     masks = Masks.of(graph)
     found: dict[str, Range] = {}
     roots = []
+    reached: set[str] = set()
     values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
     for value in values:
         name, node = value.name or "", value.producer()
-        if name not in ranges:
+        behind = node is not None and any(each is not None and each.name in reached for each in node.inputs)
+        if name not in ranges:  # of what only a clamp reads
+            reached |= {name} if behind and name in masks.scores else set()
             continue
         low, high = (
             extreme(pair[side] for pair in ranges[name].pairs) for side, extreme in enumerate((min, max))
         )
-        behind = node is not None and any(each is not None and each.name in found for each in node.inputs)
         if name in masks.added:
             if behind or (low == high == 0 and (node is None or node.op_type != "MatMul")):
                 found[name] = Range(low - FAR * masks.added[name], high)
@@ -128,6 +147,7 @@ def unseen_masks(graph: ir.Graph, ranges: Mapping[str, Range]) -> tuple[dict[str
         elif name in masks.scores and (behind or (unset := _unset_choice(node, low, ranges)) is not None):
             found[name] = Range(low - DEEP * masks.scores[name][1], high)
             roots += [] if behind or unset is None else [unset]
+        reached |= {name} & found.keys()
     return found, roots
 
 
@@ -146,7 +166,7 @@ def reaching_masks(graph: ir.Graph, ranges: Mapping[str, Range]) -> dict[str, Ra
             continue
         spans = []
         for use in value.uses():
-            made = use.node.outputs[0].name or ""
+            made = _held(use.node.outputs[0], ranges)
             pairs = [*(found.get(made) or ranges[made]).pairs] if made in ranges else []
             if use.node.op_type == "Add":
                 other = use.node.inputs[1 - use.idx]
@@ -158,6 +178,13 @@ def reaching_masks(graph: ir.Graph, ranges: Mapping[str, Range]) -> dict[str, Ra
         if spans and low < -max(*spans, NARROWEST):
             found[name] = Range(-max(*spans, NARROWEST), high)
     return found
+
+
+def _held(value: ir.Value, ranges: Mapping[str, Range]) -> str:
+    """The name of a value, or of what clamps make of it where only they read it and it has no range."""
+    while value.name not in ranges and (uses := list(value.uses())):
+        value = uses[0].node.outputs[0]
+    return value.name or ""
 
 
 def _unset_choice(node: ir.Node | None, low: float, ranges: Mapping[str, Range]) -> str | None:
@@ -183,9 +210,28 @@ def _rows(value: ir.Value, scores: Mapping[ir.Value, Rows]) -> Rows | None:
         elif factor is not None and node.outputs[0] in scores:
             axis, unit = scores[node.outputs[0]]
             found.add((axis, unit / factor))
+        elif node.op_type in BOUNDING or (node.op_type == "Where" and index > 0):
+            found.add(scores.get(node.outputs[0]))
         else:
             found.add(None)
     return found.pop() if len(found) == 1 else None
+
+
+def _log_softmax(value: ir.Value) -> dict[ir.Value, int]:
+    """What a log softmax as it is written here reads, its difference from the maximum, and what it makes."""
+    uses = list(value.uses())
+    maxima = [use.node for use in uses if use.node.op_type == "ReduceMax"]
+    if len(uses) != 2 or len(maxima) != 1 or len(maxima[0].inputs) != 2:
+        return {}
+    axes = array_of(maxima[0].inputs[1])
+    less = next((use.node for use in uses if use.node.op_type == "Sub" and use.idx == 0), None)
+    if axes is None or axes.size != 1 or less is None or less.inputs[1] is not maxima[0].outputs[0]:
+        return {}
+    uses = list(less.outputs[0].uses())
+    made = [use.node.outputs[0] for use in uses if use.node.op_type == "Sub" and use.idx == 0]
+    if len(uses) != 2 or len(made) != 1 or not any(use.node.op_type == "Exp" for use in uses):
+        return {}
+    return dict.fromkeys((value, less.outputs[0], made[0]), int(axes.item()))
 
 
 def _factor(node: ir.Node) -> float | None:

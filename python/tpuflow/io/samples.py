@@ -370,8 +370,9 @@ def _check_array(array: Array, port: Port, where: str) -> int:
         raise SampleError(f"{where}: shape {_shape(array.shape)}, the network wants ({row})")
     if array.shape[0] == 0:
         raise SampleError(f"{where}: there are no samples")
-    if port.finite and array.dtype.kind == "f" and not np.isfinite(array).all():
-        first = int(np.argmin(np.isfinite(array).reshape(array.shape[0], -1).all(axis=1)))
+    # Minus infinity is a mask: it saturates like any number further down than a grid reaches.
+    if port.finite and array.dtype.kind == "f" and not (held := array < np.inf).all():
+        first = int(np.argmin(held.reshape(array.shape[0], -1).all(axis=1)))
         raise SampleError(f"{where}: NaN or infinite values, first in sample {first}")
     return 1 if whole else port.shape[0]
 
