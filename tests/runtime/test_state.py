@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from frontend.decoders import VOCABULARY
+from tpuflow import _core
 from tpuflow.errors import DeviceError, FileError, SampleError
 from tpuflow.execution.decoder import Decoder, PhaseLevel, phase_feed
 from tpuflow.execution.levels import Level, graph_level
@@ -60,6 +62,18 @@ def test_steps_give_the_bits_of_the_graph_with_its_past_given(built: BuiltDecode
             assert inference.state.rows == 8
             with pytest.raises(SampleError, match="position 9 lies behind the 8 rows of the state"):
                 inference.step(step_feed(level, [1], 9), 9)
+
+
+def test_a_row_takes_no_more_than_its_heads(built: BuiltDecoder) -> None:
+    program = built.parts["decode1_context16"].program
+    assert not isinstance(program, Partitioned)
+    read = [
+        json.loads(_core.simulate(program.at(position), [], values=False).to_json())["memory"]
+        for position in range(16)
+    ]
+    row = 2 * 16  # bytes of two heads; of two caches in each of two layers
+    assert np.diff([each["ddr_read_bytes"] for each in read]).tolist() == [4 * row] * 15
+    assert {each["ddr_write_bytes"] for each in read} == {4 * row + 128}  # and a word of logits
 
 
 def test_programs_of_a_bundle_share_the_state(built: BuiltDecoder) -> None:

@@ -186,6 +186,8 @@ fn view(program: &Program, v: &View, has_port: bool) -> Result<(), Fault> {
     let (machine, word) = (&program.machine, program.machine.cache.word_bytes);
     let pixel = if v.pixel_bytes < word { v.pixel_bytes.is_power_of_two() } else { v.pixel_bytes.is_multiple_of(word) };
     let payload = u64::from(v.channel_offset) + u64::from(v.channels) * v.dtype.bytes() as u64;
+    // DDR has no words; the rows of a state may begin on any of its pixels.
+    let unit = if matches!(v.space, Space::Ddr(_)) { v.pixel_bytes.clamp(1, word) } else { word };
     let sizes = [v.rows, v.height, v.width, v.channels, v.stored_rows].iter().all(|&size| size > 0);
     let sound = sizes
         && v.rows.is_multiple_of(v.height)
@@ -193,7 +195,7 @@ fn view(program: &Program, v: &View, has_port: bool) -> Result<(), Fault> {
         && payload <= u64::from(v.pixel_bytes)
         && v.channel_offset.is_multiple_of(v.dtype.bytes() as u32)
         && v.origin[1].checked_add(v.channels).is_some()
-        && v.address.is_multiple_of(word.into());
+        && v.address.is_multiple_of(unit.into());
     Rule::View.holds(sound, format_args!("sizes that agree, on words of {word}"), format_args!("{v:?}"))?;
     let end =
         v.row_bytes(word as usize).checked_mul(v.stored_rows.into()).and_then(|bytes| v.address.checked_add(bytes));

@@ -213,7 +213,7 @@ impl<'a> Walk<'a> {
     fn input(&mut self, number: usize, port: &Port) -> Result<(), Fault> {
         crate::form::port(self.program, port)?;
         let view = port.view;
-        let end = view.address + view.bytes(self.machine().word());
+        let end = view.address + self.program.input_bytes(number);
         let before = self.memories.read(view.space, view.address, end, None, &mut Tokens::default());
         let alone = before.is_empty();
         Rule::PortOverlap.holds(alone, "bytes of its own", format_args!("those of {:?}", before.first()))?;

@@ -49,7 +49,7 @@ pub enum Space {
 pub struct View {
     /// Memory.
     pub space: Space,
-    /// Byte address of the first stored row, on a word.
+    /// Byte address of the first stored row, on a word; in DDR the rows of a state may begin on any of its pixels.
     pub address: u64,
     /// Element type.
     pub dtype: DType,

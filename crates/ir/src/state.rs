@@ -104,6 +104,20 @@ impl State {
         past.dtype == new.dtype && past.quant == new.quant && fits(&past.shape, &new.shape, self.axis as usize)
     }
 
+    /// Bytes from row to row of the input or output of this shape at this view. A row is a pixel, of which words may hold several, or
+    /// image rows, which begin on a word.
+    #[must_use]
+    pub fn stride(&self, shape: &[usize], view: &View, word: usize) -> Option<u64> {
+        let axis = self.axis as usize;
+        let rows = *shape.get(axis)? as u64;
+        if axis + 2 == shape.len() {
+            return Some(view.pixel_bytes.into());
+        }
+        let bytes = view.bytes(word);
+        let stride = bytes.checked_div(rows)?;
+        (bytes == stride * rows && stride.is_multiple_of(word as u64)).then_some(stride)
+    }
+
     /// Where it lies, if its ports are those of a state that lie as one.
     #[must_use]
     pub fn region(&self, program: &Program) -> Option<StateRegion> {
@@ -115,18 +129,15 @@ impl State {
         }
         let (past, new) = (u32::try_from(input.shape[axis]).ok()?, u32::try_from(output.shape[axis]).ok()?);
         let (Space::Ddr(space), Space::Ddr(other)) = (input.view.space, output.view.space) else { return None };
-        let (bytes, behind) = (input.view.bytes(word), output.view.bytes(word));
-        let stride = bytes.checked_div(past.into())?;
-        // Rows of pixels begin on a word; of a single one the pixels must.
-        let whole = stride.is_multiple_of(word as u64) && stride > 0;
-        let even = bytes == stride * u64::from(past) && behind == stride * u64::from(new);
-        let border = input.view.address.checked_add(bytes)?;
+        let stride = self.stride(&input.shape, &input.view, word).filter(|&stride| stride > 0)?;
+        let alike = self.stride(&output.shape, &output.view, word) == Some(stride);
+        let border = input.view.address.checked_add(stride * u64::from(past))?;
         let placed = space == other && output.view.address == border;
-        (whole && even && placed).then_some(StateRegion {
+        (alike && placed).then_some(StateRegion {
             space,
             start: input.view.address,
             border,
-            end: border.checked_add(behind)?,
+            end: border.checked_add(stride * u64::from(new))?,
             stride,
             past,
             new,
@@ -187,6 +198,14 @@ impl Program {
     #[must_use]
     pub fn at(&self, position: u32) -> Self {
         Self { position: Some(position), ..self.clone() }
+    }
+
+    /// Bytes an input takes in DDR: those of a state end where its output lies.
+    #[must_use]
+    pub fn input_bytes(&self, input: usize) -> u64 {
+        let state = self.states.iter().find(|state| state.input as usize == input);
+        let region = state.and_then(|state| state.region(self));
+        region.map_or_else(|| self.inputs[input].view.bytes(self.machine.word()), |region| region.border - region.start)
     }
 
     /// Bytes by which the output of a region lies lower at the position of the run than its port says.

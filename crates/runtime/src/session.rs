@@ -137,11 +137,14 @@ impl Session {
         let regions: Vec<_> = self.program.state_regions().flatten().collect();
         let mut taken: Vec<Cow<'_, [u8]>> = words.iter().map(|words| Cow::Borrowed(words.as_ref())).collect();
         for (number, (own, region)) in self.program.states.iter().zip(&regions).enumerate() {
-            taken[own.input as usize] = Cow::Owned(state.past(number, region).to_vec());
+            let mut past = state.past(number, region).to_vec();
+            past.resize(self.codec.inputs[own.input as usize].word_bytes(), 0);
+            taken[own.input as usize] = Cow::Owned(past);
         }
         let mut answer = self.run_at(&taken, Some(position), mode)?;
-        for (number, own) in self.program.states.iter().enumerate() {
-            state.append(number, position, &std::mem::take(&mut answer.outputs[own.output as usize]));
+        for (number, (own, region)) in self.program.states.iter().zip(&regions).enumerate() {
+            let words = std::mem::take(&mut answer.outputs[own.output as usize]);
+            state.append(number, position, &words[..(region.end - region.border) as usize]);
         }
         state.count(position + regions.first().map_or(0, |region| region.new));
         Ok(answer)

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tpuflow_ir::program::Port as Described;
-use tpuflow_ir::{DType, Program, Quant, StateRegion};
+use tpuflow_ir::{DType, Program, Quant, Source, StateRegion};
 
 use crate::port::{Error, Port};
 
@@ -173,7 +173,9 @@ impl StateMemory {
             Ok(port) => port,
             Err(shape) => return Ok((shape, vec![])),
         };
-        let array = port.unpack(&self.bytes[number][..port.word_bytes()])?;
+        let mut words = self.bytes[number][..(u64::from(self.rows) * self.forms[number].stride) as usize].to_vec();
+        words.resize(port.word_bytes(), 0);
+        let array = port.unpack(&words)?;
         Ok((port.shape, array))
     }
 
@@ -202,13 +204,12 @@ impl StateMemory {
         let state = number.and_then(|number| program.states.get(number).map(|state| (number, state)));
         let (number, state) = state.ok_or_else(|| StateError::Name(name.to_owned()))?;
         let (axis, mut port): (usize, Described) = (state.axis as usize, program.inputs[state.input as usize].clone());
-        port.shape[axis] = rows as usize;
         if let Some(source) = &mut port.source
-            && let Some(&own) = source.permutation.get(axis)
-            && source.shape.len() == port.shape.len()
+            && let Some(own) = model_axis(source, &port.shape, axis)
         {
             source.shape[own] = rows as usize;
         }
+        port.shape[axis] = rows as usize;
         if rows == 0 {
             return Ok((number, Err(port.source.map_or(port.shape, |source| source.shape))));
         }
@@ -257,6 +258,37 @@ impl StateMemory {
     }
 }
 
+/// The axis of the model's tensor that is this axis of the stored one: as long, with as many elements behind it.
+fn model_axis(source: &Source, stored: &[usize], axis: usize) -> Option<usize> {
+    let ordered: Vec<usize> = source.permutation.iter().map(|&own| source.shape[own]).collect();
+    let behind = |shape: &[usize], axis: usize| shape[axis + 1..].iter().product::<usize>();
+    let is_same = |&at: &usize| ordered[at] == stored[axis] && behind(&ordered, at) == behind(stored, axis);
+    // Of a single row other axes of one element look the same; in a model rows are behind heads.
+    (0..ordered.len()).filter(is_same).map(|at| source.permutation[at]).max()
+}
+
 fn digest(rows: &[u8]) -> String {
     Sha256::digest(rows).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_found_in_the_shape_of_the_model() {
+        let axis = |shape: [usize; 4], permutation: [usize; 4], stored: [usize; 4], axis| {
+            let (name, dtype) = ("past".to_owned(), "float32".to_owned());
+            let source = Source { name, shape: shape.to_vec(), permutation: permutation.to_vec(), dtype };
+            model_axis(&source, &stored, axis)
+        };
+        let order = [0, 2, 1, 3];
+        assert_eq!(axis([1, 2, 5, 3], order, [1, 1, 5, 6], 2), Some(2), "a row is a pixel");
+        assert_eq!(axis([1, 2, 5, 3], order, [1, 5, 2, 3], 1), Some(2), "a row is an image row");
+        assert_eq!(axis([1, 5, 5, 3], order, [1, 1, 5, 15], 2), Some(2), "as many heads as rows");
+        assert_eq!(axis([1, 2, 1, 3], order, [1, 1, 1, 6], 2), Some(2), "a single row");
+        assert_eq!(axis([1, 1, 1, 3], order, [1, 1, 1, 3], 2), Some(2), "and a single head");
+        assert_eq!(axis([1, 5, 2, 3], [0, 1, 2, 3], [1, 5, 2, 3], 1), Some(1), "in the model's own order");
+        assert_eq!(axis([1, 5, 2, 3], order, [1, 1, 4, 6], 2), None);
+    }
 }

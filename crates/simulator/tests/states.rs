@@ -18,19 +18,24 @@ struct Shape {
     heads: usize,
     width: usize,
     wide: bool,
+    /// Whether a row of a cache is a pixel, of which a word may hold several, and not an image row.
+    pixels: bool,
 }
 
 /// Attention over a past of keys and values and what is new; both are outputs again.
 fn attention(shape: Shape) -> Graph {
-    let Shape { past, new, heads, width, wide } = shape;
+    let Shape { past, new, heads, width, wide, pixels } = shape;
+    let axis = if pixels { 2 } else { 1 };
     let mut net = Net::new(7);
     net.wide = wide;
     let x = net.input(&[1, new, 12]);
     let rows = |net: &mut Net| {
-        let past = net.input(&[1, past, heads, width]);
+        let row = |count| if pixels { [1, 1, count, heads * width] } else { [1, count, heads, width] };
+        let rows = net.input(&row(past));
         let flat = net.matmul(x, heads * width);
-        let own = net.reshape(flat, &[1, new, heads, width]);
-        (net.concat(&[past, own], 1, 0), own)
+        let own = net.reshape(flat, &row(new));
+        let all = net.concat(&[rows, own], axis, 0);
+        (net.reshape(all, &[1, past + new, heads, width]), own)
     };
     let ((keys, own_keys), (values, own_values)) = (rows(&mut net), rows(&mut net));
     let flat = net.matmul(x, heads * width);
@@ -46,7 +51,7 @@ fn attention(shape: Shape) -> Graph {
         // A concatenation does not rescale: what it joins lies on one grid.
         let input: TensorId = graph.inputs[port];
         graph.tensors[input.index()].quant = quant;
-        graph.states.push(State { input: port as u32, output: output as u32, axis: 1 });
+        graph.states.push(State { input: port as u32, output: output as u32, axis: axis as u32 });
     }
     assert_eq!(graph.verify(), vec![]);
     graph
@@ -66,7 +71,7 @@ fn run_at(graph: &Graph, program: &Program, position: usize) -> Run {
     for state in &graph.states {
         let tensor = graph.tensor(graph.inputs[state.input as usize]);
         let mut bytes = given[state.input as usize].to_le_bytes();
-        let row = bytes.len() / tensor.shape[1];
+        let row = bytes.len() / tensor.shape[state.axis as usize];
         let zero = tensor.zero_point().to_le_bytes();
         for (at, byte) in bytes.iter_mut().enumerate().skip(position * row) {
             *byte = zero[at % tensor.dtype.bytes()];
@@ -97,11 +102,19 @@ const POSITIONS: [usize; 20] = [0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64
 #[test]
 fn every_position_gives_the_integers_of_the_graph() {
     let machine = Machine::preset("128x128_asic").unwrap();
-    for (level, new, wide) in [(5, 1, false), (1, 1, false), (5, 3, true)] {
-        let graph = attention(Shape { past: 140, new, heads: 3, width: 16, wide });
+    let cases = [
+        (5, 1, false, false, 128),
+        (1, 1, false, false, 128),
+        (5, 3, true, false, 128),
+        (5, 1, false, true, 64),
+        (1, 3, false, true, 64),
+        (5, 1, true, true, 128),
+    ];
+    for (level, new, wide, pixels, stride) in cases {
+        let graph = attention(Shape { past: 140, new, heads: 3, width: 16, wide, pixels });
         let program = compiled(&graph, &machine, level);
         let region = program.state_regions().next().unwrap().unwrap();
-        assert_eq!((region.past, region.new, region.stride), (140, new as u32, 128));
+        assert_eq!((region.past, region.new, region.stride), (140, new as u32, stride));
         let last = run_at(&graph, &program, 140);
         assert_eq!(
             last.cycles,
@@ -120,18 +133,20 @@ fn every_position_gives_the_integers_of_the_graph() {
 
 #[test]
 fn a_small_cache_loads_pieces_of_the_past() {
-    let graph = attention(Shape { past: 21, new: 2, heads: 2, width: 6, wide: false });
-    for (machine, level) in [(tiny(64), 1), (tiny(64), 5), (tiny(16), 1), (tiny(16), 5)] {
-        let program = compiled(&graph, &machine, level);
-        for position in [0, 1, 10, 20, 21] {
-            run_at(&graph, &program, position);
+    for pixels in [false, true] {
+        let graph = attention(Shape { past: 21, new: 2, heads: 2, width: 6, wide: false, pixels });
+        for (machine, level) in [(tiny(64), 1), (tiny(64), 5), (tiny(16), 1), (tiny(16), 5)] {
+            let program = compiled(&graph, &machine, level);
+            for position in [0, 1, 10, 20, 21] {
+                run_at(&graph, &program, position);
+            }
         }
     }
 }
 
 #[test]
 fn registers_and_channels_make_no_difference() {
-    let graph = attention(Shape { past: 9, new: 1, heads: 2, width: 32, wide: false });
+    let graph = attention(Shape { past: 9, new: 1, heads: 2, width: 32, wide: false, pixels: true });
     for preset in Machine::presets() {
         let program = compiled(&graph, &Machine::preset(&preset).unwrap(), 5);
         for position in [0, 4, 9] {
@@ -145,7 +160,7 @@ fn registers_and_channels_make_no_difference() {
 
 #[test]
 fn a_position_beyond_the_past_is_refused() {
-    let graph = attention(Shape { past: 9, new: 1, heads: 2, width: 32, wide: false });
+    let graph = attention(Shape { past: 9, new: 1, heads: 2, width: 32, wide: false, pixels: false });
     let program = compiled(&graph, &Machine::preset("128x128_asic").unwrap(), 1);
     assert_eq!(program.last_position(), Some(9));
     let message =
@@ -155,7 +170,7 @@ fn a_position_beyond_the_past_is_refused() {
 
 #[test]
 fn only_rows_of_one_grid_are_a_state() {
-    let graph = attention(Shape { past: 9, new: 1, heads: 2, width: 32, wide: false });
+    let graph = attention(Shape { past: 9, new: 1, heads: 2, width: 32, wide: false, pixels: false });
     let broken = |change: &dyn Fn(&mut Graph)| {
         let mut graph = graph.clone();
         change(&mut graph);

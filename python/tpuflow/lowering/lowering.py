@@ -49,7 +49,7 @@ from tpuflow.lowering.plan import Step, plan
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError
 from tpuflow.lowering.scheme import Quant
 from tpuflow.lowering.settings import REQUANT, WIDE_TABLE, Settings
-from tpuflow.lowering.states import ROW_ORDER, ROWS, states_of
+from tpuflow.lowering.states import ROW_ORDER, ROWS, row_shape, states_of
 from tpuflow.lowering.tables import SampledFunction, sample
 from tpuflow.lowering.unify import cached, unified
 from tpuflow.lowering.view import View
@@ -473,9 +473,10 @@ class Lowering:
         if is_constant(value):
             return
         shape = shape_of(value)
-        order = ROW_ORDER if value in self._states else input_order(value)
+        is_state = self.is_state(value)
+        order = ROW_ORDER if is_state else input_order(value)
         view = View.dense(shape, order)
-        stored_shape = tuple(shape[axis] for axis in order)
+        stored_shape = row_shape(shape) if is_state else tuple(shape[axis] for axis in order)
         if value.dtype is not None and value.dtype.is_floating_point():
             quant: Quant | None = stated_input(value)
             config = self.settings.of((value.name or "",))
@@ -505,17 +506,21 @@ class Lowering:
         named = self._sources.get(stored.tensor) == value.name
         is_state = value in self._states.values()
         order = ROW_ORDER if is_state else natural_order(stored.view)
-        rows = tuple(stored.view.shape[axis] for axis in order)
-        in_rows = stored.shape == rows and stored.view == View.dense(stored.view.shape, order)
+        extents = stored.view.shape
+        shape = row_shape(extents) if is_state else tuple(extents[axis] for axis in order)
+        view = View.dense(extents, order)
+        in_rows = stored.shape == shape and stored.view == view
         if not named or stored.view.permutation(stored.elements) is None or (is_state and not in_rows):
-            shape = tuple(stored.view.shape[axis] for axis in order)
-            view = View.dense(stored.view.shape, order)
             op = rearrangement(stored, order)
             stored = self.layer(f"{value.name}/output", op, value, shape, view, stored.quant, [])
         self.builder.output(stored.tensor)
         self._ports[1].append(value)
         if is_state:
             self.stored[value] = stored
+
+    def is_state(self, value: ir.Value) -> bool:
+        """Whether a network input is a cache that may stay on the device, stored row by row."""
+        return value in self._states
 
     def keep(self) -> None:
         """Declares the caches that stay on the device: those whose new rows lie on the grid of the past."""

@@ -1,7 +1,8 @@
 """Caches that stay on the device: inputs stored row by row, and outputs whose rows are appended to them.
 
-A cache `[1, heads, rows, channels]` is stored as `[1, rows, heads, channels]`, so that the new rows of a run
-follow those that are there. Caches of other forms are inputs and outputs like others.
+A cache `[1, heads, rows, channels]` is stored as `[1, 1, rows, heads * channels]`: the new rows of a run
+follow those that are there, and a row is one pixel, so that narrow heads share words. Caches of other forms
+are inputs and outputs like others.
 """
 
 from __future__ import annotations
@@ -16,12 +17,18 @@ if TYPE_CHECKING:
 
     from tpuflow.lowering.layout import Shape
 
-__all__ = ["ROWS", "ROW_ORDER", "states_of"]
+__all__ = ["ROWS", "ROW_ORDER", "row_shape", "states_of"]
 
 ROW_ORDER: Shape = (0, 2, 1, 3)
 """The axis order in which a cache is stored."""
-ROWS = 1
-"""The axis of its rows in that order."""
+ROWS = 2
+"""The axis of its rows in the tensor it is stored as."""
+
+
+def row_shape(shape: Shape) -> Shape:
+    """The shape in which a cache is stored, all heads of a row in one pixel."""
+    _, heads, rows, channels = shape
+    return (1, 1, rows, heads * channels)
 
 
 def states_of(graph: ir.Graph) -> dict[ir.Value, ir.Value]:

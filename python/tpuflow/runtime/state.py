@@ -50,10 +50,9 @@ class State:
         self.outputs = tuple(outputs[state["output"]].name for state in content["states"])
         self._ports: dict[str, tuple[TensorDescription, int]] = {}
         for state in content["states"]:
-            source = content["inputs"][state["input"]]["source"]
-            axis = source["permutation"][state["axis"]] if source else state["axis"]
             port = inputs[state["input"]]
-            self._ports[port.name] = (port, axis)
+            shape, _ = session.rows_of(self.core, port.name)  # without rows yet
+            self._ports[port.name] = (port, list(shape).index(0))
 
     @property
     def rows(self) -> int:

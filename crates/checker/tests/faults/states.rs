@@ -7,16 +7,19 @@ use tpuflow_scheduler::{Options, schedule};
 
 use crate::common::Net;
 
-/// Two caches of six rows, to each of which two rows are appended, and sums of all rows.
-fn graph() -> Graph {
+/// Two caches of six rows, to each of which two rows are appended, and sums of all rows. A row is an image row, or a pixel, of
+/// which a word holds several.
+fn graph(pixels: bool) -> Graph {
+    let row = |count| if pixels { [1, 1, count, 16] } else { [1, count, 2, 8] };
+    let axis = if pixels { 2 } else { 1 };
     let mut net = Net::new(5);
     let x = net.input(&[1, 2, 12]);
     let mut outputs = vec![];
     for _ in 0..2 {
-        let past = net.input(&[1, 6, 2, 8]);
+        let past = net.input(&row(6));
         let flat = net.matmul(x, 16);
-        let own = net.reshape(flat, &[1, 2, 2, 8]);
-        let rows = net.concat(&[past, own], 1, 0);
+        let own = net.reshape(flat, &row(2));
+        let rows = net.concat(&[past, own], axis, 0);
         outputs.extend([net.transpose(rows, &[0, 2, 3, 1]), own]);
     }
     let mut graph = net.finish(&outputs);
@@ -24,21 +27,21 @@ fn graph() -> Graph {
         let quant = graph.tensor(graph.outputs[output]).quant.clone();
         let id = graph.inputs[input].index();
         graph.tensors[id].quant = quant;
-        graph.states.push(State { input: input as u32, output: output as u32, axis: 1 });
+        graph.states.push(State { input: input as u32, output: output as u32, axis: axis as u32 });
     }
     assert_eq!(graph.verify(), vec![]);
     graph
 }
 
 fn programs() -> Vec<(Graph, Program)> {
-    let graph = graph();
-    [("32x32_fpga", 1), ("128x128_asic", 5)]
-        .map(|(name, level)| {
+    [(false, "32x32_fpga", 1), (false, "128x128_asic", 5), (true, "32x32_fpga", 5), (true, "128x128_asic", 1)]
+        .map(|(pixels, name, level)| {
+            let graph = graph(pixels);
             let machine = Machine::preset(name).unwrap();
             let program = schedule(&graph, &machine, &Options { level, ..Options::default() }).unwrap();
             assert_eq!(check(&graph, &program), Ok(()));
             assert_eq!(check_rules(&program), Ok(()));
-            (graph.clone(), program)
+            (graph, program)
         })
         .to_vec()
 }
@@ -69,7 +72,7 @@ fn every_field_of_a_state_is_proven() {
         assert_eq!(rule(&|p| p.states.swap(0, 1)), Rule::State);
         assert_eq!(rule(&|p| p.states[0].input = 2), Rule::State);
         assert_eq!(rule(&|p| p.states[0].output = 3), Rule::State);
-        assert_eq!(rule(&|p| p.states[0].axis = 2), Rule::State);
+        assert_eq!(rule(&|p| p.states[0].axis ^= 3), Rule::State);
         assert_eq!(rule(&|p| p.states[0].input = u32::MAX), Rule::State);
     }
 }

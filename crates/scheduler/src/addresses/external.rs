@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use tpuflow_ir::{Machine, Space, State, View, Work, timing};
+use tpuflow_ir::{Machine, Space, View, Work, timing};
 
 use crate::error::ScheduleError;
+use crate::memory_space::StateBuffers;
 use crate::virtual_program::addresses::Addresses;
 use crate::virtual_program::{BufferId, Content, Memory, Packing, VirtualAddress, VirtualInstruction, VirtualProgram};
 
@@ -27,21 +28,10 @@ pub(crate) enum ConstantSplit {
     Backward,
 }
 
-/// Places of inputs and outputs, and which of them are states.
+/// Places of outputs and states.
 pub(crate) struct Ports<'a> {
-    pub inputs: &'a [View],
     pub outputs: &'a [View],
-    pub states: &'a [State],
-}
-
-impl Ports<'_> {
-    /// The buffers of every state: of the past, and of the output, which lies right behind it.
-    fn states(&self) -> impl Iterator<Item = [BufferId; 2]> + '_ {
-        let buffer = |view: &View| VirtualAddress::of_field(view.address).buffer;
-        let of =
-            move |state: &State| [&self.inputs[state.input as usize], &self.outputs[state.output as usize]].map(buffer);
-        self.states.iter().map(of)
-    }
+    pub states: &'a [StateBuffers],
 }
 
 /// Bytes a virtual instruction moves to or from external memory.
@@ -200,9 +190,9 @@ pub(crate) fn external(
         }
     }
     let page = machine.page_bytes().max(word);
-    for [past, new] in ports.states() {
+    for &[(past, bytes), (new, _)] in ports.states {
         let start = ends[0].next_multiple_of(page);
-        let border = start + code.buffers[past.index()].bytes.next_multiple_of(word);
+        let border = start + bytes;
         (addresses[past.index()], addresses[new.index()]) = ((Space::Ddr(0), start), (Space::Ddr(0), border));
         ends[0] = border + code.buffers[new.index()].bytes.next_multiple_of(word);
         (placed[past.index()], placed[new.index()]) = (true, true);

@@ -7,7 +7,9 @@
 pub(crate) mod constant_groups;
 pub(crate) mod split;
 
-use tpuflow_ir::{Machine, TensorId};
+use std::collections::BTreeMap;
+
+use tpuflow_ir::{Graph, Machine, State, TensorId, Work};
 
 use crate::context::PlanningContext;
 use crate::error::ScheduleError;
@@ -15,7 +17,7 @@ use crate::lowering::{Checkpoint, Lowering, Shortage, TensorSpace};
 use crate::network::Network;
 use crate::network::placement::Placement;
 use crate::options::PlanOptions;
-use crate::virtual_program::{Memory, VirtualProgram};
+use crate::virtual_program::{BufferId, Memory, VirtualAddress, VirtualProgram};
 
 /// Life of a root tensor in steps, both ends inclusive.
 #[derive(Clone, Debug)]
@@ -33,6 +35,38 @@ pub(crate) struct LoweredNetwork {
     pub code: VirtualProgram,
     pub inputs: Vec<tpuflow_ir::View>,
     pub outputs: Vec<tpuflow_ir::View>,
+}
+
+/// The buffers of a state, the past and the output that lies right behind it, each with the bytes its rows take.
+pub(crate) type StateBuffers = [(BufferId, u64); 2];
+
+impl LoweredNetwork {
+    /// Where the states of a graph lie.
+    pub fn states(&self, graph: &Graph, word: usize) -> Vec<StateBuffers> {
+        let of = |state: &State| {
+            let (input, output) = (state.input as usize, state.output as usize);
+            let ends = [(graph.inputs[input], &self.inputs[input]), (graph.outputs[output], &self.outputs[output])];
+            ends.map(|(tensor, view)| {
+                let shape = &graph.tensor(tensor).shape;
+                let rows = shape[state.axis as usize] as u64;
+                let bytes = state.stride(shape, view, word).map_or_else(|| view.bytes(word), |stride| stride * rows);
+                (VirtualAddress::of_field(view.address).buffer, bytes)
+            })
+        };
+        graph.states.iter().map(of).collect()
+    }
+
+    /// Lets transfers of states end with their last row: the padding behind it is where another one lies.
+    pub fn trim_states(&mut self, graph: &Graph, word: usize) {
+        let ends: BTreeMap<BufferId, u64> = self.states(graph, word).into_iter().flatten().collect();
+        for instruction in &mut self.code.instructions {
+            let Work::Transfer(t) = &mut instruction.work else { continue };
+            let VirtualAddress { buffer, offset } = VirtualAddress::of_field(t.ddr_address);
+            if let Some(end) = ends.get(&buffer).filter(|_| t.counts == [1, 1]) {
+                t.bytes = u64::from(t.bytes).min(end - offset) as u32;
+            }
+        }
+    }
 }
 
 /// Results of more than one of so many parts of the cache are in the way of what is to be loaded.

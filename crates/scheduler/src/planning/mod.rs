@@ -49,6 +49,7 @@ impl PlanningContext<'_> {
                 Ok(lowered) => lowered,
                 Err(error) => return Err(failure.unwrap_or(error)),
             };
+            lowered.trim_states(self.graph, machine.word());
             if let (true, Some(layers)) = (mode != PipelineMode::Sequential, self.parameters.grouped()) {
                 group_constants(&mut lowered.code, machine, layers, options.group_scale);
             }

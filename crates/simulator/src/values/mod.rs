@@ -290,11 +290,12 @@ impl<P: Deref<Target = Program>> Executor<P> {
     pub(crate) fn feed(&mut self, inputs: &[Vec<u8>]) -> Result<(), SimError> {
         let program = &self.program;
         check_count(program, inputs.len())?;
-        for (port, dense) in program.inputs.iter().zip(inputs) {
+        for (number, (port, dense)) in program.inputs.iter().zip(inputs).enumerate() {
             let expected = port.shape.iter().product::<usize>();
             check_size(port, (dense.len(), expected), port.dtype.name(), port.dtype.bytes())?;
             let packed = layout::pack(dense, &port.shape, port.dtype, self.memories.word);
-            self.memories.of_mut(port.view.space).write(port.view.address, &packed);
+            let bytes = program.input_bytes(number) as usize;
+            self.memories.of_mut(port.view.space).write(port.view.address, &packed[..bytes]);
         }
         Ok(())
     }
@@ -306,10 +307,11 @@ impl<P: Deref<Target = Program>> Executor<P> {
     pub(crate) fn feed_words<W: AsRef<[u8]>>(&mut self, inputs: &[W]) -> Result<(), SimError> {
         let program = &self.program;
         check_count(program, inputs.len())?;
-        for (port, words) in program.inputs.iter().zip(inputs) {
+        for (number, (port, words)) in program.inputs.iter().zip(inputs).enumerate() {
             let words = words.as_ref();
             check_size(port, (words.len(), port.view.bytes(self.memories.word) as usize), "uint8", 1)?;
-            self.memories.of_mut(port.view.space).write(port.view.address, words);
+            let bytes = program.input_bytes(number) as usize;
+            self.memories.of_mut(port.view.space).write(port.view.address, &words[..bytes]);
         }
         Ok(())
     }

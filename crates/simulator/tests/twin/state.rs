@@ -13,8 +13,8 @@ pub(super) fn steps(program: &Program, transfer: &Transfer) -> Vec<Step> {
     for state in &program.states {
         let (past, new) = (&program.inputs[state.input as usize], &program.outputs[state.output as usize]);
         let rows = past.shape[state.axis as usize] as u64;
-        let row = past.view.bytes(machine.word()) / rows;
         let (start, border) = (past.view.address, new.view.address);
+        let row = (border - start) / rows;
         let missing = (rows - u64::from(position)) * row;
         if (border..border + new.view.bytes(machine.word())).contains(&transfer.ddr_address) {
             return plain(&Transfer { ddr_address: transfer.ddr_address - missing, ..*transfer }, machine);

@@ -14,6 +14,7 @@ from tpuflow.lowering.layout import StoredValue, natural_order
 from tpuflow.lowering.nodes import attribute, constant, given, is_constant, shape_of
 from tpuflow.lowering.operators import Op
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError, lowers, views
+from tpuflow.lowering.states import ROW_ORDER, ROWS, row_shape
 from tpuflow.lowering.tables import SampledFunction
 from tpuflow.lowering.view import View
 
@@ -220,7 +221,9 @@ def concat(context: Lowering, step: Step) -> None:
     computed = [value for value in values if value is not None and not is_constant(value)]
     largest = max(computed, key=lambda value: math.prod(shape_of(value)))
     order = _channels_last_order(context.stored[largest])
-    place = order.index(axis % len(order))
+    place, form = order.index(axis % len(order)), None
+    if any(context.is_state(value) for value in computed) and axis % len(order) == ROW_ORDER[1]:
+        order, place, form = ROW_ORDER, ROWS, row_shape
     inputs: list[int] = []
     requants: list[RequantFields | None] = []
     extents: list[int] = []
@@ -230,16 +233,19 @@ def concat(context: Lowering, step: Step) -> None:
             raise UnsupportedNodeError("an operand is left out")
         if is_constant(value):
             array = np.asarray(constant(value), np.float64).transpose(order)
+            array = array if form is None else array.reshape(form(shape_of(value)))
             index = context.constant(value.name or "constant", target.codes(array), target)
             inputs.append(index)
             requants.append(None)
             extents.append(array.shape[place])
             continue
-        stored = context.arranged(value, order)
+        form_of = None if form is None else form(shape_of(value))
+        stored = context.arranged(value, order, form_of)
         same = stored.quant == target
         wide = stored.grid.dtype == "int16"
         if not same and (target.is_float or stored.grid.is_float):
-            stored, same = context.arranged(value, order, stored=context.requantized(value, target)), True
+            moved = context.requantized(value, target)
+            stored, same = context.arranged(value, order, form_of, stored=moved), True
         requants.append(
             None if same else context.requant([stored.grid.scale / target.scale], target, wide=wide).fields()
         )

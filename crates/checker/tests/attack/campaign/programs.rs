@@ -3,7 +3,7 @@
 use crate::common::wild::{long_lines, wild_floats};
 use crate::common::{Net, residual, tiny, window};
 use tpuflow_ir::op::PadMode;
-use tpuflow_ir::{BinaryKind, DType, Graph, Machine, Program, ReduceKind, Source, State, TensorId};
+use tpuflow_ir::{BinaryKind, DType, Graph, Machine, Packed, Program, ReduceKind, Source, State, TensorId};
 use tpuflow_scheduler::tiling::request::Request;
 use tpuflow_scheduler::{Options, schedule_by};
 use tpuflow_simulator::simulate;
@@ -26,12 +26,13 @@ const fn subject(name: &'static str, graph: fn() -> Graph, machine: fn() -> Mach
 }
 
 /// All of them; the short run takes the first few.
-pub const SUBJECTS: [Subject; 25] = [
+pub const SUBJECTS: [Subject; 26] = [
     subject("batched-product", batched_product, edge, 1),
     subject("cut-add", cut_add, tiny8, 5),
     subject("embedding-int8", embedding_int8, tiny16, 5),
     subject("joined", joined, tiny8, 5),
     subject("state-int8", state, tiny64, 5),
+    subject("state-packed", state_packed, tiny64, 5),
     subject("residual-level1", || deep(41, 3, 2), fpga, 1),
     subject("residual-spilled", || residual(7), tiny8, 5),
     subject("residual-dual", || deep(42, 3, 2), dual, 5),
@@ -229,26 +230,53 @@ fn attention(float: Option<DType>, wide: bool) -> Graph {
     net.finish(&[x])
 }
 
-/// A cache to which a row is appended, and what is computed of all rows.
-fn state() -> Graph {
-    let mut net = Net::new(29);
-    let x = net.input(&[1, 1, 12]);
-    let past = net.input(&[1, 7, 2, 8]);
-    let flat = net.matmul(x, 16);
-    let own = net.reshape(flat, &[1, 1, 2, 8]);
-    let rows = net.concat(&[past, own], 1, 0);
-    let queries = net.matmul(x, 16);
+/// A cache of rows of this shape, of so many, to which one is appended, and what is computed of all rows.
+fn cache(net: &mut Net, row: [usize; 4], axis: usize, [own, queries]: [TensorId; 2]) -> Graph {
+    let mut whole = row;
+    whole[axis] = 7;
+    let past = net.input(&whole);
+    let own = net.reshape(own, &row);
+    let rows = net.concat(&[past, own], axis, 0);
+    let rows = net.reshape(rows, &[1, 8, 2, 8]);
     let queries = net.reshape(queries, &[1, 2, 1, 8]);
     let keys = net.transpose(rows, &[0, 2, 3, 1]);
     let scores = net.product(queries, keys);
     let weights = net.softmax(scores, false);
     let values = net.transpose(rows, &[0, 2, 1, 3]);
     let mixed = net.product(weights, values);
-    let mut graph = net.finish(&[mixed, own]);
+    let mut graph = std::mem::replace(net, Net::new(0)).finish(&[mixed, own]);
     let grid = graph.tensor(own).quant.clone();
     graph.tensors[past.index()].quant = grid;
-    graph.states.push(State { input: 1, output: 1, axis: 1 });
+    graph.states.push(State { input: 1, output: 1, axis: axis as u32 });
     graph
+}
+
+/// Rows that are image rows.
+fn state() -> Graph {
+    let mut net = Net::new(29);
+    let x = net.input(&[1, 1, 12]);
+    let made = [net.matmul(x, 16), net.matmul(x, 16)];
+    cache(&mut net, [1, 1, 2, 8], 1, made)
+}
+
+/// Rows that share words, of products with packed weights.
+fn state_packed() -> Graph {
+    let mut net = Net::new(30);
+    let mut random = Random(31);
+    let x = net.input(&[1, 1, 70]);
+    let made = [false, true].map(|has_zero_points| {
+        let mut bytes = |count: usize, most| (0..count).map(|_| random.range(1, most) as u8).collect::<Vec<_>>().into();
+        let packed = Packed {
+            block: 32,
+            has_zero_points,
+            codes: bytes(70 * 16 / 2, 255),
+            scales: bytes(3 * 16, 255),
+            zero_points: bytes(if has_zero_points { 3 * 16 } else { 0 }, 15),
+        };
+        let weights = net.packed(&[70, 16], packed);
+        net.product(x, weights)
+    });
+    cache(&mut net, [1, 1, 1, 16], 2, made)
 }
 
 /// Products with the same constants.
