@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from frontend.graphs import graph
 from models.builder import Builder
 from tpuflow import cli
-from tpuflow.calibration import Range
+from tpuflow.calibration import Range, calibrate
 from tpuflow.config import Config
 from tpuflow.evaluation.layer_errors import _decibels, layer_errors
 from tpuflow.execution.levels import FloatLevel, GraphLevel
 from tpuflow.frontend import load
 from tpuflow.io.samples import Samples
+from tpuflow.lowering import lower
 from tpuflow.partitioning import device_networks
 from tpuflow.pipeline.warnings import AccuracyError, accuracy_warnings, refuse
 from tpuflow.ptq import CalibratedModel, CalibrationData, Recipe
@@ -190,3 +192,11 @@ def test_a_tensor_that_is_also_held_on_the_grid_of_a_reader_is_shown_as_it_is() 
     batch = next(iter(data.samples.batches())).arrays
     (name,) = (node.outputs[0].name or "" for node in model.model.graph if node.op_type == "Add")
     np.testing.assert_allclose(level.run(batch, all_tensors=True)[name], batch["x"] + 0.5, atol=1e-3)
+
+
+def test_a_network_that_makes_only_truths_has_no_layer_to_measure() -> None:
+    proto = graph([("Greater", "x h", "z")], {"x": [1, 8]}, ["z"], {"h": np.float32(0.1)}, types={"z": 9})
+    model = load(proto)
+    samples = {"x": np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)}
+    quantized = lower(model.model, calibrate(model, samples), Config())
+    assert layer_errors(model, quantized, Samples.of(samples, model.inputs)) == []

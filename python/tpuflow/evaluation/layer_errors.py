@@ -105,10 +105,10 @@ def layer_errors(
     ports = {name: port for level in levels for name, port in _quantized(level).items()}
     values = _values(model.model)
     names = [name for name in ports if name in values]
-    if not names:
+    made_here = [name for name in names if values[name].producer() is not None]
+    if not made_here:
         return []
     cut, given = _apart(model.model, names)
-    made_here = [name for name in names if values[name].producer() is not None]
     whole, apart = FloatSession(model.model, "all"), FloatSession(cut, made_here, once=True)
     sums = {name: _Sums() for name in names}
     per_sample = sum(math.prod(ports[name].stored) for name in names)
