@@ -5,6 +5,7 @@ mod graph;
 mod limits;
 mod machine;
 mod program;
+mod relocation;
 mod shape;
 mod width;
 
@@ -16,6 +17,7 @@ pub use graph::{GraphError, GraphErrors, LayerError, PackedError};
 pub use limits::{LimitError, Place};
 pub use machine::MachineError;
 pub use program::{ProgramError, SyntaxError};
+pub use relocation::RelocationError;
 pub use shape::ShapeError;
 pub use width::WidthError;
 

@@ -30,6 +30,7 @@ pub mod program;
 pub mod program_file;
 pub mod quant;
 pub mod real;
+mod relocation;
 pub mod shape;
 pub mod state;
 pub mod table;

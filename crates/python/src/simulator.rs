@@ -1,5 +1,6 @@
 //! Compiled programs and their runs on the simulated machine.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -116,6 +117,23 @@ impl Program {
     /// The same program without what the outside needs: ports are cache words.
     fn to_raw(&self) -> Self {
         Self::new(self.program.to_raw())
+    }
+
+    /// The same program with its inputs and outputs elsewhere in DDR: those that are named at addresses of their own, or all of
+    /// them together, the lowest at `io_address`.
+    #[pyo3(signature = (io_address=None, addresses=BTreeMap::new()))]
+    fn relocated(&self, py: Python<'_>, io_address: Option<u64>, addresses: BTreeMap<String, u64>) -> PyResult<Self> {
+        let moved = match io_address {
+            Some(address) => self.program.with_io_at(address),
+            None => self.program.with_ports_at(&addresses),
+        };
+        let mut moved = moved.map_err(|error| Failure::program(error.to_string()))?;
+        moved.check_limits().map_err(|error| Failure::program(error.to_string()))?;
+        // Pages of other channels may take another time.
+        let untimed = Options { values: false, ..Options::default() };
+        let run = py.detach(|| tpuflow_simulator::simulate(&moved, &[], &untimed));
+        moved.predicted_cycles = run.map_or(moved.predicted_cycles, |run| run.cycles);
+        Ok(Self::new(moved))
     }
 
     /// Whether ports are cache words.

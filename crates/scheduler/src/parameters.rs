@@ -26,6 +26,20 @@ pub struct Parameters {
     pub slicer: Slicer,
     /// How many further layers may run while one does: 0 none, -1 as many as the slicer looks at.
     pub layer_fusion: i64,
+    /// Where inputs and outputs lie in external memory.
+    #[serde(default)]
+    pub io_memory: IoMemory,
+}
+
+/// Where inputs and outputs lie in external memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IoMemory {
+    /// In pages of their own.
+    #[default]
+    Separate,
+    /// In pages that they share with other tensors whose live ranges are disjoint.
+    Shared,
 }
 
 /// Who waits for whom.
@@ -112,6 +126,7 @@ impl Parameters {
                 max_cache_utilization: 1.0,
             },
             layer_fusion: 0,
+            io_memory: IoMemory::default(),
         }
     }
 
@@ -134,6 +149,7 @@ impl Parameters {
                 max_cache_utilization: 0.5,
             },
             layer_fusion: -1,
+            io_memory: IoMemory::default(),
         }
     }
 

@@ -8,6 +8,7 @@ mod blocks;
 mod build;
 #[path = "../../scheduler/tests/common/mod.rs"]
 mod common;
+mod external_memory;
 mod generality;
 mod hazards;
 mod laws;

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tpuflow.errors import TpuflowError
 
@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT", "O1", "O5", "BalancingMode", "BiasScaleNegativeScaleAggressiveGrouping", "CompileParameters",
-    "DependencyResolutionAlgorithm", "IntermediateInsertion", "ParameterError", "ScheduleOptimization",
-    "SubgraphSlicerParameters", "parameters_of",
+    "DependencyResolutionAlgorithm", "IntermediateInsertion", "IoMemory", "ParameterError",
+    "ScheduleOptimization", "SubgraphSlicerParameters", "parameters_of",
 ]  # fmt: skip
+
+IoMemory = Literal["separate", "shared"]
+"""Whether inputs and outputs have memory of their own."""
 
 
 class ParameterError(TpuflowError, ValueError):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, get_args, overload
 
 from tpuflow import _core
 from tpuflow.compiler.cache import cached
@@ -19,6 +19,7 @@ from tpuflow.compiler.machine import (
     note_unused,
     require_machine,
 )
+from tpuflow.compiler.parameters import O1, O5, IoMemory
 from tpuflow.errors import ProgramError
 from tpuflow.partitioning import Partitioned
 
@@ -45,6 +46,7 @@ def compile(  # noqa: A001 - as below
     *,
     parameters: CompileParameters | None = None,
     tiling: Tiling | None = None,
+    io_memory: IoMemory = "separate",
     seed: int = 0,
     time_limit: float | None = None,
     strict: bool = False,
@@ -60,6 +62,7 @@ def compile(  # noqa: A001 - as below
     *,
     parameters: CompileParameters | None = None,
     tiling: Tiling | None = None,
+    io_memory: IoMemory = "separate",
     seed: int = 0,
     time_limit: float | None = None,
     strict: bool = False,
@@ -74,6 +77,7 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
     *,
     parameters: CompileParameters | None = None,
     tiling: Tiling | None = None,
+    io_memory: IoMemory = "separate",
     seed: int = 0,
     time_limit: float | None = None,
     strict: bool = False,
@@ -89,6 +93,8 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
         level: 1 or 5, see `LEVELS`.
         parameters: What the schedule may do, in place of what the level allows.
         tiling: What to compute in parts.
+        io_memory: Whether inputs and outputs have pages of DDR of their own (`separate`), or share them with
+            other tensors while they are not alive (`shared`).
         seed: Seed of the search of level 5; the same seed gives the same program.
         time_limit: Seconds after which the search of level 5 stops with the best found; None for no limit.
         strict: Refuse a program of a lower level than asked for, instead of noting it in `Program.fallback`.
@@ -118,7 +124,7 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
         _fits_segments(tiling, graph)
 
     def scheduled(part: _core.Graph) -> _core.Program:
-        may = None if parameters is None else parameters.to_json()
+        may = _parameters_json(parameters, level, io_memory)
         parts = _tiling_json(tiling, part if isinstance(graph, Partitioned) else None)
 
         def make() -> _core.Program:
@@ -142,6 +148,19 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
         return program
 
     return graph.map(scheduled) if isinstance(graph, Partitioned) else scheduled(graph)
+
+
+def _parameters_json(parameters: CompileParameters | None, level: int, io_memory: str) -> str | None:
+    """What the scheduler reads; None: all is as the level has it."""
+    own = {"io_memory": io_memory}
+    choices = {"io_memory": get_args(IoMemory)}
+    for name, value in own.items():
+        if value not in choices[name]:
+            raise ProgramError(f'{name} "{value}" does not exist; choose {" or ".join(choices[name])}')
+    if io_memory == "separate":
+        return None if parameters is None else parameters.to_json()
+    preset = {1: O1, 5: O5}[level] if parameters is None else parameters
+    return json.dumps(json.loads(preset.to_json()) | own)
 
 
 def lower_bounds(graph: _core.Graph, machine: Machine) -> int:

@@ -60,6 +60,8 @@ class ScheduleConfig(Section):
     """How many times a plane may be cut in four where it need not be."""
     max_cache_utilization: float | None = Field(default=None, ge=0.01, le=1)
     """Share of the free cache a piece may take."""
+    io_memory: Literal["separate", "shared"] = "separate"
+    """Inputs and outputs in pages of DDR of their own, or in pages shared with other tensors."""
     slicing_scheme: dict[str, tuple[dict[SliceAxis, tuple[int, int]], ...]] = Field(default={})
     """By name of a layer, the slices it is computed in: by axis, first element and end; together they are all
     of the layer's result."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from tpuflow.compiler.machine import Machine, machines, require_machine
-from tpuflow.errors import DeviceError, MachineError, SampleError
+from tpuflow.errors import DeviceError, MachineError, ProgramError, SampleError
 from tpuflow.partitioning import Partitioned, device_networks
 from tpuflow.partitioning.storage import AnyProgram, load_program
 from tpuflow.runtime.closing import Closing
@@ -89,12 +90,24 @@ class Device(Closing):
             device = DeviceInfo.of(str(device).removeprefix(PREFIX))
         return Device(device, mode)
 
-    def load(self, program: str | Path | AnyProgram) -> LoadedProgram:
+    def load(
+        self,
+        program: str | Path | AnyProgram,
+        *,
+        io_address: int | None = None,
+        addresses: Mapping[str, int] | None = None,
+    ) -> LoadedProgram:
         """Loads a program made for this machine.
+
+        Args:
+            program: A file, or a program.
+            io_address: Where in DDR the inputs and outputs begin, all together. [where the program has them]
+            addresses: Where single inputs and outputs begin, by name, such as in buffers of an application.
 
         Raises:
             FileError: The file cannot be read, was altered, or is of another version, which is named.
             MachineError: The program was made for another machine; a parameter is named with both values.
+            ProgramError: Inputs or outputs cannot lie there.
             DeviceError: The device is closed.
         """
         self.require_open()
@@ -107,6 +120,8 @@ class Device(Closing):
                 require_machine(part, self.info.machine)
             except MachineError as error:
                 raise MachineError(f"{where}{error}") from None
+        if io_address is not None or addresses:
+            program = _relocated(program, io_address, addresses or {})
         loaded = LoadedProgram(self, program)
         self._loaded.append(loaded)
         return loaded
@@ -125,6 +140,19 @@ class Device(Closing):
 
     def __repr__(self) -> str:
         return f"Device({self.info.name!r}, {self.mode!r})"
+
+
+def _relocated(program: AnyProgram, io_address: int | None, addresses: Mapping[str, int]) -> AnyProgram:
+    if isinstance(program, Partitioned):
+        raise ProgramError(
+            "parts of it run on the host: only the inputs and outputs of a single part can lie elsewhere"
+        )
+    if io_address is not None and addresses:
+        raise ProgramError("give one address for all inputs and outputs, or single ones by name")
+    wrong = [each for each in (io_address, *addresses.values()) if each is not None and not 0 <= each < 2**64]
+    if wrong:
+        raise ProgramError(f"address {wrong[0]} is not one of 64 bits")
+    return program.relocated(io_address, dict(addresses))
 
 
 class LoadedProgram(Closing):

@@ -1,12 +1,14 @@
 //! Addresses in external memory: constants shared out to its address spaces, then inputs, outputs and spilled tensors.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tpuflow_ir::{Machine, Space, View, Work, timing};
 
+use crate::alloc::{Item, Problem, solve};
 use crate::error::ScheduleError;
 use crate::memory_space::StateBuffers;
-use crate::virtual_program::addresses::Addresses;
+use crate::parameters::IoMemory;
+use crate::virtual_program::addresses::{Addresses, lifetimes};
 use crate::virtual_program::{BufferId, Content, Memory, Packing, VirtualAddress, VirtualInstruction, VirtualProgram};
 
 /// External memory: constants in order of first use from address 0, then inputs, outputs and spilled tensors in space 0.
@@ -28,10 +30,12 @@ pub(crate) enum ConstantSplit {
     Backward,
 }
 
-/// Places of outputs and states.
+/// Places of inputs, outputs and states, and whether others may share the memory of ports.
 pub(crate) struct Ports<'a> {
+    pub inputs: &'a [View],
     pub outputs: &'a [View],
     pub states: &'a [StateBuffers],
+    pub memory: IoMemory,
 }
 
 /// Bytes a virtual instruction moves to or from external memory.
@@ -189,7 +193,7 @@ pub(crate) fn external(
             ends[0] += b.bytes.next_multiple_of(word);
         }
     }
-    let page = machine.page_bytes().max(word);
+    let page = page(machine);
     for &[(past, bytes), (new, _)] in ports.states {
         let start = ends[0].next_multiple_of(page);
         let border = start + bytes;
@@ -197,20 +201,82 @@ pub(crate) fn external(
         ends[0] = border + code.buffers[new.index()].bytes.next_multiple_of(word);
         (placed[past.index()], placed[new.index()]) = (true, true);
     }
-    for kind in [Content::Input, Content::Output, Content::Computed] {
-        for (index, buffer) in code.buffers.iter().enumerate() {
-            if buffer.memory == Memory::Ddr && buffer.content == kind && !placed[index] {
-                let start = ends[0].next_multiple_of(page);
-                addresses[index] = (Space::Ddr(0), start);
-                ends[0] = start + buffer.bytes.next_multiple_of(word);
-            }
-        }
-    }
+    let tensors = unplaced_tensors(code, &placed);
+    ends[0] = match ports.memory {
+        IoMemory::Separate => one_after_the_other(code, machine, &tensors, ends[0], addresses),
+        IoMemory::Shared => by_live_ranges(code, machine, &tensors, ends[0], ports, addresses),
+    };
     let capacity = machine.ddr_capacity();
     if let Some(&bytes) = ends.iter().find(|&&end| end > capacity) {
         return Err(ScheduleError::External { bytes, capacity, machine: machine.name.clone() });
     }
     Ok(External { recipes, bytes: ends })
+}
+
+/// Inputs, then outputs, then spilled tensors, of which no place is known yet.
+fn unplaced_tensors(code: &VirtualProgram, placed: &[bool]) -> Vec<BufferId> {
+    let ids = || (0..code.buffers.len()).map(BufferId::new).filter(|id| !placed[id.index()]);
+    let of_kind = |kind: Content| {
+        ids().filter(move |id| {
+            let buffer = &code.buffers[id.index()];
+            buffer.memory == Memory::Ddr && buffer.content == kind
+        })
+    };
+    [Content::Input, Content::Output, Content::Computed].into_iter().flat_map(of_kind).collect()
+}
+
+/// Puts every tensor on pages of its own from `start` on, and says where the last one ends.
+fn one_after_the_other(
+    code: &VirtualProgram,
+    machine: &Machine,
+    tensors: &[BufferId],
+    start: u64,
+    addresses: &mut Addresses,
+) -> u64 {
+    tensors.iter().fold(start, |end, tensor| {
+        let at = end.next_multiple_of(page(machine));
+        addresses[tensor.index()] = (Space::Ddr(0), at);
+        at + padded(code, *tensor, machine.word())
+    })
+}
+
+/// Puts tensors on pages from `start` on, those whose live ranges are disjoint on the same ones where that takes fewer, and says
+/// where the last one ends. Inputs live from the beginning, outputs to the end.
+fn by_live_ranges(
+    code: &VirtualProgram,
+    machine: &Machine,
+    tensors: &[BufferId],
+    start: u64,
+    ports: &Ports<'_>,
+    addresses: &mut Addresses,
+) -> u64 {
+    let page = page(machine);
+    let base = start.next_multiple_of(page);
+    let buffers = |views: &[View]| -> BTreeSet<BufferId> {
+        views.iter().map(|view| VirtualAddress::of_field(view.address).buffer).collect()
+    };
+    let (inputs, outputs) = (buffers(ports.inputs), buffers(ports.outputs));
+    let live_ranges = lifetimes(code);
+    let end = code.instructions.len() as u32;
+    let items = tensors.iter().map(|tensor| {
+        let range = live_ranges[tensor.index()];
+        let first = range.filter(|_| !inputs.contains(tensor)).map_or(0, |range| range.0.0);
+        let last = range.filter(|_| !outputs.contains(tensor)).map_or(end, |range| range.1.0);
+        Item { first, last, size: code.buffers[tensor.index()].bytes.div_ceil(page) }
+    });
+    let problem = Problem { items: items.collect(), capacity: u64::MAX / page };
+    let solution = solve(&problem, false);
+    let mut last = start;
+    for (tensor, offset) in tensors.iter().zip(solution.offsets) {
+        addresses[tensor.index()] = (Space::Ddr(0), base + offset * page);
+        last = last.max(base + offset * page + padded(code, *tensor, machine.word()));
+    }
+    last
+}
+
+/// What the start of a tensor is aligned to.
+fn page(machine: &Machine) -> u64 {
+    machine.page_bytes().max(machine.word() as u64)
 }
 
 /// Bytes of a buffer in whole words.

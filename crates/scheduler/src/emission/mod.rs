@@ -89,7 +89,12 @@ impl Plan {
         let split = constant_split(context, parallel, transfer_options.backward);
         let limits = &transfer_options.coalescing;
         let states = lowered.states(context.graph, machine.word());
-        let ports = Ports { outputs: &lowered.outputs, states: &states };
+        let ports = Ports {
+            inputs: &lowered.inputs,
+            outputs: &lowered.outputs,
+            states: &states,
+            memory: context.parameters.io_memory,
+        };
         let memory = external(code, machine, split, limits, &ports, &mut addresses)?;
         let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
         let lines = parallel.then_some(transfer_options.lines);

@@ -12,7 +12,7 @@ pub(crate) type Rung = (&'static str, Parameters);
 
 /// The ladder below `wanted`, which stands on top; settings that change nothing are left out.
 pub(crate) fn ladder(wanted: &Parameters) -> Vec<Rung> {
-    let simplest = Parameters::o1();
+    let simplest = Parameters { io_memory: wanted.io_memory, ..Parameters::o1() };
     let slicer = Parameters { slicer: simplest.slicer, ..wanted.clone() };
     let apart = Parameters { layer_fusion: 0, ..slicer.clone() };
     let mut rungs: Vec<Rung> = vec![("the settings asked for", wanted.clone())];

@@ -1,0 +1,179 @@
+//! Inputs and outputs at other addresses of external memory, chosen when a program is loaded.
+//!
+//! Whatever an instruction reads or writes of a port lies inside the bytes of that port. So a port moves by adding one distance
+//! to its address and to those of all transfers that touch it. Ports whose bytes overlap, and the two ports of a state, are
+//! one *region* and move together. An output that is a constant stays where constants are. Distances are whole pages, which keeps transfers and pages as they lie to each other.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::error::RelocationError;
+use crate::isa::Work;
+use crate::{Instruction, Port, Program, Space};
+
+/// Ports that move together.
+#[derive(Clone, Debug)]
+struct Region {
+    space: u8,
+    bytes: Range<u64>,
+    ports: Vec<String>,
+    to: u64,
+}
+
+impl Region {
+    fn overlaps(&self, space: u8, bytes: &Range<u64>) -> bool {
+        self.space == space && self.bytes.start < bytes.end && bytes.start < self.bytes.end
+    }
+
+    fn moved(&self) -> Range<u64> {
+        self.to..self.to + (self.bytes.end - self.bytes.start)
+    }
+}
+
+impl Program {
+    /// The same program with its inputs and outputs moved together, so that the lowest one begins at `address`.
+    ///
+    /// # Errors
+    /// [`RelocationError`] when they cannot lie there.
+    pub fn with_io_at(&self, address: u64) -> Result<Self, RelocationError> {
+        let mut regions = self.regions()?;
+        let lowest = regions.iter().map(|region| region.bytes.start).min().unwrap_or(address);
+        for region in &mut regions {
+            region.to = address.checked_add(region.bytes.start - lowest).ok_or(RelocationError::Range { address })?;
+        }
+        self.relocated(&regions)
+    }
+
+    /// The same program with each port that is named at an address of its own; the others stay.
+    ///
+    /// # Errors
+    /// [`RelocationError`] when there is no such port, or they cannot lie there.
+    pub fn with_ports_at(&self, addresses: &BTreeMap<String, u64>) -> Result<Self, RelocationError> {
+        let mut regions = self.regions()?;
+        for (name, &address) in addresses {
+            let mut ports = self.inputs.iter().chain(&self.outputs);
+            let Some(port) = ports.find(|port| port.name == *name) else {
+                return Err(RelocationError::Unknown { port: name.clone() });
+            };
+            let Some(region) = regions.iter_mut().find(|region| region.ports.contains(name)) else {
+                return Err(RelocationError::Constant { port: name.clone() });
+            };
+            if addresses.keys().filter(|name| region.ports.contains(*name)).count() > 1 {
+                return Err(RelocationError::Together { ports: region.ports.clone() });
+            }
+            region.to = address
+                .checked_sub(port.view.address - region.bytes.start)
+                .ok_or(RelocationError::Range { address })?;
+        }
+        self.relocated(&regions)
+    }
+
+    /// Whether a port is one of the constants.
+    fn is_constant(&self, port: &Port) -> bool {
+        let Space::Ddr(space) = port.view.space else { return false };
+        self.constants.get(usize::from(space)).is_some_and(|image| port.view.address < image.len() as u64)
+    }
+
+    /// Ports by the bytes that only they have, in ascending order; each where it is now.
+    fn regions(&self) -> Result<Vec<Region>, RelocationError> {
+        let word = self.machine.word();
+        let mut regions: Vec<Region> = Vec::new();
+        for port in self.inputs.iter().chain(&self.outputs).filter(|port| !self.is_constant(port)) {
+            let Space::Ddr(space) = port.view.space else { continue };
+            let start = port.view.address;
+            let end = start.checked_add(port.view.bytes(word)).ok_or(RelocationError::Range { address: start })?;
+            regions.push(Region { space, bytes: start..end, ports: vec![port.name.clone()], to: start });
+        }
+        for state in self.state_regions().flatten() {
+            regions.push(Region { space: state.space, bytes: state.start..state.end, ports: vec![], to: state.start });
+        }
+        regions.sort_by_key(|region| (region.space, region.bytes.start));
+        let mut joined: Vec<Region> = Vec::new();
+        for region in regions {
+            match joined.last_mut() {
+                Some(last) if last.overlaps(region.space, &region.bytes) => {
+                    last.bytes.end = last.bytes.end.max(region.bytes.end);
+                    last.ports.extend(region.ports);
+                }
+                _ => joined.push(region),
+            }
+        }
+        Ok(joined)
+    }
+
+    fn relocated(&self, regions: &[Region]) -> Result<Self, RelocationError> {
+        regions.iter().try_for_each(|region| self.fits(region))?;
+        let mut moved = self.clone();
+        let mut taken: Vec<(u8, Range<u64>)> = Vec::new();
+        for (space, image) in self.constants.iter().enumerate() {
+            taken.push((space as u8, 0..image.len() as u64));
+        }
+        for (number, instruction) in moved.instructions.iter_mut().enumerate() {
+            let Some((space, bytes, address)) = external(instruction, self.machine.word()) else { continue };
+            match regions.iter().find(|region| region.overlaps(space, &bytes)) {
+                None => taken.push((space, bytes)),
+                Some(region) if region.bytes.start <= bytes.start && bytes.end <= region.bytes.end => {
+                    *address = *address - region.bytes.start + region.to;
+                }
+                Some(region) => {
+                    return Err(RelocationError::Shared { ports: region.ports.clone(), instruction: number });
+                }
+            }
+        }
+        for (number, region) in regions.iter().enumerate() {
+            let range = region.moved();
+            let others = regions[..number].iter().map(|other| (other.space, other.moved()));
+            let meets = |(space, other): &(u8, Range<u64>)| {
+                *space == region.space && range.start < other.end && other.start < range.end
+            };
+            if let Some((_, other)) = taken.iter().cloned().chain(others).find(meets) {
+                let ports = region.ports.clone();
+                return Err(RelocationError::Taken { ports, start: other.start, end: other.end });
+            }
+        }
+        for port in moved.inputs.iter_mut().chain(&mut moved.outputs) {
+            if let Some(region) = regions.iter().find(|region| region.ports.contains(&port.name)) {
+                port.view.address = port.view.address - region.bytes.start + region.to;
+            }
+        }
+        taken.extend(regions.iter().map(|region| (region.space, region.moved())));
+        for (space, bytes) in moved.ddr_bytes.iter_mut().enumerate() {
+            let here = taken.iter().filter(|(other, _)| usize::from(*other) == space);
+            *bytes = here.map(|(_, range)| range.end).max().unwrap_or(0);
+        }
+        Ok(moved)
+    }
+
+    /// Whether a region is whole pages away from where it was, and inside the memory.
+    fn fits(&self, region: &Region) -> Result<(), RelocationError> {
+        let (ports, address) = (region.ports.clone(), region.to);
+        let (page, capacity) = (self.machine.page_bytes().max(self.machine.word() as u64), self.machine.ddr_capacity());
+        if address.abs_diff(region.bytes.start) % page != 0 {
+            return Err(RelocationError::Page { ports, address, page, offset: region.bytes.start % page });
+        }
+        match address.checked_add(region.bytes.end - region.bytes.start) {
+            None => Err(RelocationError::Range { address }),
+            Some(end) if end > capacity => Err(RelocationError::Capacity { ports, end, capacity }),
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+/// The stretch of external memory an instruction reads or writes, and the field that says where it begins.
+fn external(instruction: &mut Instruction, word: usize) -> Option<(u8, Range<u64>, &mut u64)> {
+    match &mut instruction.work {
+        Work::Transfer(t) => {
+            let (last, _) = t.last_run()?;
+            Some((t.ddr_space, t.ddr_address..last + u64::from(t.bytes), &mut t.ddr_address))
+        }
+        Work::Expand(e) => Some((e.ddr_space, e.ddr_address..e.ddr_address + e.packed_bytes(), &mut e.ddr_address)),
+        Work::Lookup(l) => match l.table.space {
+            Space::Ddr(space) => {
+                let bytes = l.table.address..l.table.address + l.table.bytes(word);
+                Some((space, bytes, &mut l.table.address))
+            }
+            _ => None,
+        },
+        Work::Matrix(_) | Work::Pool(_) | Work::Vector(_) => None,
+    }
+}
