@@ -14,9 +14,11 @@ from models.builder import Builder, samples
 from runtime.small import feed, program
 from tpuflow import _core
 from tpuflow.compiler import Machine
-from tpuflow.compiler.parameters import IoMemory
+from tpuflow.compiler.parameters import GroupSearch, IoMemory
 from tpuflow.config import Config
 from tpuflow.errors import ProgramError
+from tpuflow.execution.decoder import PhaseLevel, phase_feed
+from tpuflow.execution.levels import graph_level
 from tpuflow.execution.simulation import simulate
 from tpuflow.pipeline.decoders import BuiltDecoder
 from tpuflow.runtime import Device
@@ -61,7 +63,7 @@ def test_inputs_and_outputs_are_moved_when_a_program_is_loaded() -> None:
     [
         ({"addresses": {"picture": FREE}}, '"picture" is neither an input nor an output'),
         ({"addresses": {"image": FREE + 1}}, "addresses are multiples of 4096 bytes"),
-        ({"addresses": {"image": 0}}, "which the program uses"),
+        ({"addresses": {"image": 4096}}, "which the program uses"),
         ({"addresses": {"image": FREE, "vector": FREE}}, "which the program uses"),
         ({"io_address": 2**48}, "the memory ends at"),
         ({"io_address": -4096}, "not one of 64 bits"),
@@ -75,37 +77,28 @@ def test_places_that_cannot_be_are_refused(places: dict[str, Any], words: str) -
 
 
 def test_states_move_with_the_rows_they_append(built: BuiltDecoder) -> None:
-    part = built.parts["decode1_context8"].program
+    chosen = built.parts["decode1_context8"]
+    part, level = chosen.program, graph_level(chosen.graph)
     assert isinstance(part, _core.Program)
-    ids = np.random.default_rng(1).integers(0, VOCABULARY, 8)
+    phase = PhaseLevel.of(level).phase
+    ids = np.random.default_rng(1).integers(0, VOCABULARY, 8).tolist()
     found = []
     choices: tuple[dict[str, Any], ...] = ({}, {"io_address": FREE})
     for places in choices:
         with Device.open() as device, device.load(part, **places) as loaded:
             inference = loaded.inference()
-            names = {tensor.name: tensor for tensor in loaded.inputs}
-            steps = []
-            for position, token in enumerate(ids):
-                given = {
-                    name: np.full(tensor.shape, token if "ids" in name else position, tensor.dtype)
-                    for name, tensor in names.items()
-                    if "past" not in name
-                }
-                steps.append(
-                    {name: array.tobytes() for name, array in inference.step(given, position).items()}
-                )
-            found.append(steps)
+            feeds = [phase_feed(level, phase, None, [token], position) for position, token in enumerate(ids)]
+            found.append([inference.step(feed)["logits"].tobytes() for feed in feeds])
     assert found[0] == found[1]
-    past = next(name for name in ports(part) if "past" in name)
-    present = past.replace("past_key_values", "present")
+    past, present = "past_key_values.0.key", "present.0.key/output"
     with pytest.raises(ProgramError, match="move together"):
         part.relocated(None, {past: FREE, present: FREE + 0x10000})
 
 
 def graph() -> _core.Graph:
     b = Builder("net")
-    x = b.input("image", [1, 8, 40, 40])
-    for channels in (32, 32, 32, 8):
+    x = b.input("image", [1, 8, 64, 64])
+    for channels in (16, 16):
         x = b.node("Relu", b.conv(x, channels, pads=(1, 1, 1, 1)))
     b.output(x)
     model = tpuflow.load(b.model())
@@ -114,24 +107,31 @@ def graph() -> _core.Graph:
     return found
 
 
-@pytest.mark.feature("SCH-26")
-def test_shared_memory_takes_fewer_bytes_and_changes_no_bit() -> None:
+@pytest.mark.feature("SCH-22", "SCH-26")
+def test_choices_of_a_schedule_change_programs_and_no_bit() -> None:
     network = graph()
-    few = {"cache.words": 64, "ddr.clock_hz": 20_000_000}
+    # Memory so slow that what passes through it decides.
+    few = {"cache.words": 128, "ddr.clock_hz": 5_000_000}
     machine = Machine.load("32x32_fpga").replace(few, name="small")
-    image = {"image": np.random.default_rng(0).normal(size=(1, 8, 40, 40)).astype(np.float32)}
-    results, sizes = set(), {}
-    for io_memory in get_args(IoMemory):
-        for level in (1, 5):
-            found = tpuflow.compile(network, machine, level, io_memory=io_memory)
+    image = {"image": np.random.default_rng(0).normal(size=(1, 8, 64, 64)).astype(np.float32)}
+    results, tilings, sizes = set(), {}, {}
+    for search in get_args(GroupSearch):
+        for io_memory in get_args(IoMemory):
+            found = tpuflow.compile(network, machine, 5, layer_groups=search, io_memory=io_memory)
             assert _core.check(network, found) == []
             results.add(tuple(array.tobytes() for array in simulate(found, image).outputs.values()))
-            sizes[io_memory, level] = json.loads(found.metadata())["ddr_bytes"][0]
+            tilings[search] = json.loads(found.metadata()).get("tilings", [])
+            flat = tpuflow.compile(network, machine, 1, io_memory=io_memory)
+            sizes[io_memory] = json.loads(flat.metadata())["ddr_bytes"][0]
     assert len(results) == 1
-    assert sizes["shared", 1] < sizes["separate", 1]
+    assert all(tilings.values())
+    assert sizes["shared"] < sizes["separate"]
 
 
 def test_unknown_choices_are_named() -> None:
-    with pytest.raises(ProgramError, match='io_memory "none" does not exist; choose separate or shared'):
+    with pytest.raises(ProgramError, match='layer_groups "best" does not exist; choose greedy or dynamic or'):
+        tpuflow.compile(graph(), layer_groups="best")  # type: ignore[call-overload]
+    with pytest.raises(ProgramError, match='io_memory "none" does not exist'):
         tpuflow.compile(graph(), io_memory="none")  # type: ignore[call-overload]
-    assert Config.parse({"schedule": {"io_memory": "shared"}}).schedule.io_memory == "shared"
+    schedule = Config.parse({"schedule": {"layer_groups": "exact", "io_memory": "shared"}}).schedule
+    assert (schedule.layer_groups, schedule.io_memory) == ("exact", "shared")

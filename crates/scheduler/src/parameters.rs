@@ -26,9 +26,25 @@ pub struct Parameters {
     pub slicer: Slicer,
     /// How many further layers may run while one does: 0 none, -1 as many as the slicer looks at.
     pub layer_fusion: i64,
+    /// How groups of layers are searched for.
+    #[serde(default)]
+    pub layer_groups: GroupSearch,
     /// Where inputs and outputs lie in external memory.
     #[serde(default)]
     pub io_memory: IoMemory,
+}
+
+/// How layers are divided into groups that are computed tile by tile. Each finds a division at least as cheap as the one before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GroupSearch {
+    /// From the last layer to the first, each group as long as it is no dearer than its layers one by one.
+    Greedy,
+    /// The cheapest division, by dynamic programming; tiles are counted in powers of two.
+    #[default]
+    Dynamic,
+    /// The cheapest division with any number of tiles.
+    Exact,
 }
 
 /// Where inputs and outputs lie in external memory.
@@ -126,6 +142,7 @@ impl Parameters {
                 max_cache_utilization: 1.0,
             },
             layer_fusion: 0,
+            layer_groups: GroupSearch::default(),
             io_memory: IoMemory::default(),
         }
     }
@@ -149,6 +166,7 @@ impl Parameters {
                 max_cache_utilization: 0.5,
             },
             layer_fusion: -1,
+            layer_groups: GroupSearch::default(),
             io_memory: IoMemory::default(),
         }
     }

@@ -9,7 +9,7 @@ use crate::common::{Net, Random, random, residual, tiny, window};
 use crate::trial::inputs;
 use tpuflow_ir::{BinaryKind, Graph, LayerId, Machine, Op, Parts, Program, TensorId, Tiling};
 use tpuflow_kernels::Values;
-use tpuflow_scheduler::parameters::Parameters;
+use tpuflow_scheduler::parameters::{GroupSearch, Parameters};
 use tpuflow_scheduler::tiling::groups::division;
 use tpuflow_scheduler::tiling::request::{Axis, Request, Slice};
 use tpuflow_scheduler::tiling::{Tiled, tiled};
@@ -368,6 +368,21 @@ fn fused_layers_keep_what_lies_between_them_on_the_chip() {
     };
     let [first, second] = [0, 1].map(|layer| &graph.layers[layer].name);
     assert!(at(&format!("{second}#1")) < at(&format!("{first}#3")));
+}
+
+// feature: SCH-22
+#[test]
+fn every_search_for_groups_gives_proven_programs_of_the_same_bits() {
+    let graph = wide_plane();
+    let mut machine = tiny(32);
+    machine.ddr.clock_hz /= 16;
+    let with = |layer_groups| {
+        let parameters = Parameters { layer_groups, ..Parameters::o5() };
+        let options = ScheduleOptions { level: 5, parameters: Some(parameters), ..ScheduleOptions::default() };
+        runs(&graph, &machine, &options, 6)
+    };
+    let programs = [GroupSearch::Greedy, GroupSearch::Dynamic, GroupSearch::Exact].map(with);
+    assert!(programs.iter().all(|program| !program.tilings.is_empty()));
 }
 
 // feature: SCH-20, SCH-39

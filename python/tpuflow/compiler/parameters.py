@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT", "O1", "O5", "BalancingMode", "BiasScaleNegativeScaleAggressiveGrouping", "CompileParameters",
-    "DependencyResolutionAlgorithm", "IntermediateInsertion", "IoMemory", "ParameterError",
+    "DependencyResolutionAlgorithm", "GroupSearch", "IntermediateInsertion", "IoMemory", "ParameterError",
     "ScheduleOptimization", "SubgraphSlicerParameters", "parameters_of",
 ]  # fmt: skip
 
+GroupSearch = Literal["greedy", "dynamic", "exact"]
+"""How layers are divided into groups that are computed tile by tile."""
 IoMemory = Literal["separate", "shared"]
 """Whether inputs and outputs have memory of their own."""
 

@@ -19,7 +19,7 @@ from tpuflow.compiler.machine import (
     note_unused,
     require_machine,
 )
-from tpuflow.compiler.parameters import O1, O5, IoMemory
+from tpuflow.compiler.parameters import O1, O5, GroupSearch, IoMemory
 from tpuflow.errors import ProgramError
 from tpuflow.partitioning import Partitioned
 
@@ -46,6 +46,7 @@ def compile(  # noqa: A001 - as below
     *,
     parameters: CompileParameters | None = None,
     tiling: Tiling | None = None,
+    layer_groups: GroupSearch = "dynamic",
     io_memory: IoMemory = "separate",
     seed: int = 0,
     time_limit: float | None = None,
@@ -62,6 +63,7 @@ def compile(  # noqa: A001 - as below
     *,
     parameters: CompileParameters | None = None,
     tiling: Tiling | None = None,
+    layer_groups: GroupSearch = "dynamic",
     io_memory: IoMemory = "separate",
     seed: int = 0,
     time_limit: float | None = None,
@@ -77,6 +79,7 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
     *,
     parameters: CompileParameters | None = None,
     tiling: Tiling | None = None,
+    layer_groups: GroupSearch = "dynamic",
     io_memory: IoMemory = "separate",
     seed: int = 0,
     time_limit: float | None = None,
@@ -93,6 +96,8 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
         level: 1 or 5, see `LEVELS`.
         parameters: What the schedule may do, in place of what the level allows.
         tiling: What to compute in parts.
+        layer_groups: How layers are divided into groups that are computed tile by tile: `greedy`, `dynamic`
+            or `exact`, each at least as cheap by the cost model as the one before.
         io_memory: Whether inputs and outputs have pages of DDR of their own (`separate`), or share them with
             other tensors while they are not alive (`shared`).
         seed: Seed of the search of level 5; the same seed gives the same program.
@@ -124,7 +129,7 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
         _fits_segments(tiling, graph)
 
     def scheduled(part: _core.Graph) -> _core.Program:
-        may = _parameters_json(parameters, level, io_memory)
+        may = _parameters_json(parameters, level, layer_groups, io_memory)
         parts = _tiling_json(tiling, part if isinstance(graph, Partitioned) else None)
 
         def make() -> _core.Program:
@@ -150,14 +155,16 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
     return graph.map(scheduled) if isinstance(graph, Partitioned) else scheduled(graph)
 
 
-def _parameters_json(parameters: CompileParameters | None, level: int, io_memory: str) -> str | None:
+def _parameters_json(
+    parameters: CompileParameters | None, level: int, layer_groups: str, io_memory: str
+) -> str | None:
     """What the scheduler reads; None: all is as the level has it."""
-    own = {"io_memory": io_memory}
-    choices = {"io_memory": get_args(IoMemory)}
+    own = {"layer_groups": layer_groups, "io_memory": io_memory}
+    choices = {"layer_groups": get_args(GroupSearch), "io_memory": get_args(IoMemory)}
     for name, value in own.items():
         if value not in choices[name]:
             raise ProgramError(f'{name} "{value}" does not exist; choose {" or ".join(choices[name])}')
-    if io_memory == "separate":
+    if (layer_groups, io_memory) == ("dynamic", "separate"):
         return None if parameters is None else parameters.to_json()
     preset = {1: O1, 5: O5}[level] if parameters is None else parameters
     return json.dumps(json.loads(preset.to_json()) | own)

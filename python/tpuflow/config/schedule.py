@@ -60,6 +60,9 @@ class ScheduleConfig(Section):
     """How many times a plane may be cut in four where it need not be."""
     max_cache_utilization: float | None = Field(default=None, ge=0.01, le=1)
     """Share of the free cache a piece may take."""
+    layer_groups: Literal["greedy", "dynamic", "exact"] = "dynamic"
+    """How layers are divided into groups that are computed tile by tile where tensors do not fit the cache:
+    each of the three is at least as cheap by the cost model as the one before it, and takes longer."""
     io_memory: Literal["separate", "shared"] = "separate"
     """Inputs and outputs in pages of DDR of their own, or in pages shared with other tensors."""
     slicing_scheme: dict[str, tuple[dict[SliceAxis, tuple[int, int]], ...]] = Field(default={})

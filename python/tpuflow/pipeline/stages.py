@@ -98,6 +98,7 @@ def scheduled(graph: AnyGraph, request: Request) -> AnyProgram:
         level=request.level,
         parameters=parameters_of(request.level, request.config.schedule),
         tiling=tiling_of(request.config.schedule),
+        layer_groups=request.config.schedule.layer_groups,
         io_memory=request.config.schedule.io_memory,
         time_limit=request.time_limit,
         seed=request.seed,

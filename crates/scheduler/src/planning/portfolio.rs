@@ -15,6 +15,7 @@ use crate::options::granularity::{StageGranularities, TileGranularity};
 use crate::options::{PipelineMode, PlanOptions};
 use crate::parameters::Parameters;
 use crate::tiling;
+use crate::tiling::groups::{Pricing, groups};
 
 /// A program by given settings, not yet checked. Where tensors pass through external memory, a graph in which groups of layers
 /// are computed part by part is planned as well.
@@ -41,9 +42,15 @@ pub(crate) fn compiled(
     let finalists = finalists(&context, timing)?;
     let spilled_tensors = finalists.first().map(|whole| whole.spilled_tensors(graph)).unwrap_or_default();
     if parameters.layer_fusion != 0 && !spilled_tensors.is_empty() {
-        let space = (machine.cache_bytes() as f64 * parameters.slicer.max_cache_utilization) as u64;
-        let longest = parameters.window() as usize;
-        let groups = tiling::groups::groups(graph, &context.network, machine, &spilled_tensors, space, longest);
+        let pricing = Pricing {
+            graph,
+            network: &context.network,
+            machine,
+            far: &spilled_tensors,
+            space: (machine.cache_bytes() as f64 * parameters.slicer.max_cache_utilization) as u64,
+            search: parameters.layer_groups,
+        };
+        let (_, groups) = groups(&pricing, parameters.window() as usize);
         if !groups.is_empty()
             && let Ok(program) = in_parts(&groups)
             && finalists.iter().all(|whole| program.predicted_cycles < whole.program.predicted_cycles)

@@ -17,6 +17,7 @@ use super::{Demand, demands};
 use crate::network::Linear;
 use crate::network::Network;
 use crate::network::summary::unit_of;
+use crate::parameters::GroupSearch;
 
 /// Layers of a run at most.
 const LONGEST: usize = 16;
@@ -144,68 +145,138 @@ impl Add for Cost {
     }
 }
 
-/// Runs that keep tensors on the chip which otherwise pass through external memory, as far as this costs fewer cycles than it
-/// takes to compute halos again.
-///
-/// `far` names the tensors that lie in external memory while layers are whole; `space` bytes of the cache are for a part,
-/// and runs have at most `longest` layers.
-pub(crate) fn groups(
-    graph: &Graph,
-    network: &Network,
-    machine: &Machine,
-    far: &BTreeSet<TensorId>,
-    space: u64,
-    longest: usize,
-) -> Vec<Tiling> {
-    let bytes = |tensor: TensorId| graph.tensor(tensor).bytes() as u64;
-    let moving = |tensors: &mut dyn Iterator<Item = TensorId>| -> u64 {
-        machine.ddr_cycles(tensors.filter(|t| far.contains(t)).map(bytes).sum())
+/// What groups of layers cost: the cycles of external memory for what enters and leaves them, and those of their halos.
+pub(crate) struct Pricing<'a> {
+    pub graph: &'a Graph,
+    pub network: &'a Network,
+    pub machine: &'a Machine,
+    /// Tensors that lie in external memory while layers are whole.
+    pub far: &'a BTreeSet<TensorId>,
+    /// Bytes of the cache that are for a part.
+    pub space: u64,
+    pub search: GroupSearch,
+}
+
+/// Runs of at most `longest` layers that keep tensors on the chip which otherwise pass through external memory, as far as this
+/// costs fewer cycles than it takes to compute halos again; with the cycles of the whole division.
+pub(crate) fn groups(pricing: &Pricing, longest: usize) -> (u64, Vec<Tiling>) {
+    let count = pricing.graph.layers.len();
+    let price = |first, end| pricing.price(first, end);
+    let found = match pricing.search {
+        GroupSearch::Greedy => greedy(count, longest.min(LONGEST), 0, price),
+        GroupSearch::Dynamic => division(count, longest.min(LONGEST), 0, price),
+        GroupSearch::Exact => division(count, longest, 0, price),
     };
-    let grouped = |first: usize, end: usize| -> Option<(u64, Tiling)> {
+    let (cost, runs) = found.unwrap_or_default();
+    (cost, runs.into_iter().filter_map(|(first, end)| pricing.group(first, end)).map(|(_, tiling)| tiling).collect())
+}
+
+/// Runs from the last thing to the first, each as long as it costs no more than its things one by one.
+fn greedy<C: Copy + Ord + Add<Output = C>>(
+    count: usize,
+    longest: usize,
+    nothing: C,
+    mut price: impl FnMut(usize, usize) -> Option<C>,
+) -> Option<(C, Vec<(usize, usize)>)> {
+    let (mut cost, mut runs, mut end) = (nothing, Vec::new(), count);
+    while end > 0 {
+        let (mut apart, mut taken) = (nothing, None);
+        for first in (end.saturating_sub(longest)..end).rev() {
+            apart = apart + price(first, first + 1)?;
+            taken = price(first, end).filter(|run| *run <= apart).map(|run| (run, first)).or(taken);
+        }
+        let (run, first) = taken?;
+        cost = cost + run;
+        runs.push((first, end));
+        end = first;
+    }
+    runs.reverse();
+    Some((cost, runs))
+}
+
+impl Pricing<'_> {
+    /// Cycles of a run of layers, a single one of which may stay whole; `None`: it keeps nothing on the chip or does not fit.
+    fn price(&self, first: usize, end: usize) -> Option<u64> {
+        match self.group(first, end) {
+            Some((cost, _)) => Some(cost),
+            None if end - first == 1 => Some(self.whole(first)),
+            None => None,
+        }
+    }
+
+    /// Cycles of a layer that is computed whole.
+    fn whole(&self, layer: usize) -> u64 {
+        let layer = &self.graph.layers[layer];
+        self.moving(layer.op.operands().into_iter().chain([layer.output]))
+    }
+
+    /// Cycles to move those of some tensors that lie in external memory.
+    fn moving(&self, tensors: impl IntoIterator<Item = TensorId>) -> u64 {
+        self.machine.ddr_cycles(tensors.into_iter().filter(|t| self.far.contains(t)).map(|t| self.bytes(t)).sum())
+    }
+
+    fn bytes(&self, tensor: TensorId) -> u64 {
+        self.graph.tensor(tensor).bytes() as u64
+    }
+
+    /// The cheapest tiling of a run, with its cycles; `None` where it keeps nothing on the chip or does not fit.
+    fn group(&self, first: usize, end: usize) -> Option<(u64, Tiling)> {
+        let graph = self.graph;
         let made: BTreeSet<TensorId> = graph.layers[first..end].iter().map(|layer| layer.output).collect();
         let leaves: BTreeSet<TensorId> =
             super::leaving(graph, first, end - 1).into_iter().map(|layer| graph.layers[layer].output).collect();
-        if !made.iter().any(|tensor| far.contains(tensor) && !leaves.contains(tensor)) {
+        if !made.iter().any(|tensor| self.far.contains(tensor) && !leaves.contains(tensor)) {
             return None;
         }
-        let weights: u64 = graph.layers[first..end]
-            .iter()
-            .flat_map(|layer| layer.op.operands())
-            .filter(|&tensor| graph.tensor(tensor).constant.is_some())
-            .map(bytes)
-            .sum();
-        let price = |tiling: Tiling| -> Option<(u64, Tiling)> {
-            let survey = survey(graph, &tiling)?;
-            if survey.live + weights > space {
-                return None;
-            }
-            let again =
-                survey.again.iter().map(|&(layer, elements)| repeated(graph, network, machine, layer, elements));
-            let entering = graph.layers[first..end].iter().flat_map(|layer| layer.op.operands());
-            let entering: BTreeSet<TensorId> = entering.filter(|tensor| !made.contains(tensor)).collect();
-            let moved = moving(&mut entering.into_iter()) + moving(&mut leaves.iter().copied());
-            Some((moved + again.sum::<u64>(), tiling))
-        };
+        let operands = || graph.layers[first..end].iter().flat_map(|layer| layer.op.operands());
+        let entering: BTreeSet<TensorId> = operands().filter(|tensor| !made.contains(tensor)).collect();
+        let moved = self.moving(entering) + self.moving(leaves.iter().copied());
+        let constants = operands().filter(|&tensor| graph.tensor(tensor).constant.is_some());
+        let weights: u64 = constants.map(|tensor| self.bytes(tensor)).sum();
         let images = leaves.iter().map(|&t| graph.tensor(t)).map(|t| if t.shape.len() > 3 { t.shape[0] } else { 1 });
         let images = images.min().unwrap_or(1).min(MOST_PARTS as usize) as u32;
-        let doubled = || std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| n * images <= MOST_PARTS);
         // Tokens lie along the columns: rows of a product take all of its right operand and no halo.
         let is_windowless = graph.layers[first..end].iter().all(|layer| !has_window(&layer.op));
-        let tokens = doubled().filter(|_| is_windowless).map(|columns| [images, 1, columns]);
-        let candidates = doubled().map(|rows| [images, rows, 1]).chain(tokens).filter(|counts| *counts != [1, 1, 1]);
-        candidates.filter_map(|counts| price(run(first, end, counts))).min_by_key(|(cost, _)| *cost)
-    };
-    let whole = |layer: usize| {
-        let layer = &graph.layers[layer];
-        moving(&mut layer.op.operands().into_iter().chain([layer.output]))
-    };
-    let price = |first: usize, end: usize| match grouped(first, end) {
-        Some((cost, _)) => Some(cost),
-        None if end - first == 1 => Some(whole(first)),
-        None => None,
-    };
-    let runs = division(graph.layers.len(), longest.min(LONGEST), 0, price).map_or_else(Vec::new, |found| found.1);
-    runs.into_iter().filter_map(|(first, end)| grouped(first, end)).map(|(_, tiling)| tiling).collect()
+        let cost = |counts: [u32; 3]| -> Option<(u64, Tiling)> {
+            let tiling = run(first, end, counts);
+            let survey = survey(graph, &tiling)?;
+            let again = survey.again.iter().map(|&(layer, elements)| self.repeated(layer, elements));
+            (survey.live + weights <= self.space).then(|| (moved + again.sum::<u64>(), tiling))
+        };
+        self.counts(images, is_windowless).into_iter().filter_map(cost).min_by_key(|(cost, _)| *cost)
+    }
+
+    /// Numbers of tiles to try: images, rows and columns, of which the last are cut only where no layer has a window.
+    fn counts(&self, images: u32, is_windowless: bool) -> Vec<[u32; 3]> {
+        let most = |taken: u32| MOST_PARTS / taken;
+        let mut found: Vec<[u32; 3]> = Vec::new();
+        if self.search == GroupSearch::Exact {
+            for images in 1..=images {
+                for rows in 1..=most(images) {
+                    let columns = if is_windowless { most(images * rows) } else { 1 };
+                    found.extend((1..=columns).map(|columns| [images, rows, columns]));
+                }
+            }
+        } else {
+            let doubled = || std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|&n| n <= most(images));
+            found.extend(doubled().map(|rows| [images, rows, 1]));
+            found.extend(doubled().filter(|_| is_windowless).map(|columns| [images, 1, columns]));
+        }
+        found.retain(|counts| *counts != [1, 1, 1]);
+        found
+    }
+
+    /// Cycles a layer's unit takes for some elements of its result.
+    fn repeated(&self, layer: usize, elements: u64) -> u64 {
+        let (op, machine) = (&self.graph.layers[layer].op, self.machine);
+        match unit_of(self.network, op, machine) {
+            Unit::Me => {
+                let depth = Linear::of(op, self.network).map_or(1, |linear| u64::from(linear.k()));
+                elements * depth.div_ceil(machine.array.rows.into()) / u64::from(machine.array.columns)
+            }
+            _ => elements / u64::from(machine.ewp.lanes),
+        }
+    }
 }
 
 /// Whether an operator's pixels depend on others around them.
@@ -213,14 +284,117 @@ fn has_window(op: &Op) -> bool {
     matches!(op, Op::Conv { .. } | Op::MaxPool { .. } | Op::AveragePool { .. } | Op::ResizeLinear { .. })
 }
 
-/// Cycles a layer's unit takes for some elements of its result.
-fn repeated(graph: &Graph, network: &Network, machine: &Machine, layer: usize, elements: u64) -> u64 {
-    let op = &graph.layers[layer].op;
-    match unit_of(network, op, machine) {
-        Unit::Me => {
-            let depth = Linear::of(op, network).map_or(1, |linear| u64::from(linear.k()));
-            elements * depth.div_ceil(machine.array.rows.into()) / u64::from(machine.array.columns)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::common::{Net, Random, window};
+    use crate::network::prepare;
+
+    /// A few convolutions, pools and changes of scale, some of which read an earlier result.
+    fn random_graph(random: &mut Random) -> Graph {
+        let mut net = Net::new(random.next());
+        let mut made = vec![net.input(&[1 + random.below(2), 24, 8, 4])];
+        for _ in 0..2 + random.below(5) {
+            let last = made[made.len() - 1];
+            made.push(match random.below(4) {
+                0 => net.conv(last, 4, window(3, 1, 1), 1),
+                1 => net.conv(last, 4, window(5, 1, 2), 1),
+                2 if made.len() > 2 => {
+                    let other = made[1 + random.below(made.len() - 2)];
+                    net.binary(tpuflow_ir::BinaryKind::Add, last, other)
+                }
+                _ => net.conv(last, 4, window(1, 1, 0), 1),
+            });
         }
-        _ => elements / u64::from(machine.ewp.lanes),
+        let last = made[made.len() - 1];
+        net.finish(&[last])
+    }
+
+    /// The cheapest of all divisions into groups and whole layers, by trying every one with every number of tiles.
+    fn cheapest(pricing: &Pricing) -> u64 {
+        let count = pricing.graph.layers.len();
+        let all = |first: usize, end: usize| -> Option<u64> {
+            let layers = &pricing.graph.layers[first..end];
+            let operands: Vec<TensorId> = layers.iter().flat_map(|layer| layer.op.operands()).collect();
+            let constants = operands.iter().filter(|&&t| pricing.graph.tensor(t).constant.is_some());
+            let weights: u64 = constants.map(|&t| pricing.bytes(t)).sum();
+            let read = |t: TensorId| {
+                let mut others = (0..count).filter(|at| !(first..end).contains(at));
+                let outside = others.any(|at| pricing.graph.layers[at].op.operands().contains(&t));
+                outside || pricing.graph.outputs.contains(&t)
+            };
+            let made: BTreeSet<TensorId> = layers.iter().map(|layer| layer.output).collect();
+            let leaving: BTreeSet<TensorId> = made.iter().copied().filter(|&t| read(t)).collect();
+            let entering: BTreeSet<TensorId> = operands.into_iter().filter(|t| !made.contains(t)).collect();
+            let kept = made.iter().any(|t| pricing.far.contains(t) && !leaving.contains(t));
+            let moved = pricing.moving(entering) + pricing.moving(leaving);
+            let counts = (1..=MOST_PARTS).flat_map(|images| (1..=MOST_PARTS / images).map(move |rows| (images, rows)));
+            let tiled = counts.filter(|(images, rows)| kept && images * rows > 1).filter_map(|(images, rows)| {
+                let survey = survey(pricing.graph, &run(first, end, [images, rows, 1]))?;
+                let again = survey.again.iter().map(|&(layer, elements)| pricing.repeated(layer, elements));
+                (survey.live + weights <= pricing.space).then(|| moved + again.sum::<u64>())
+            });
+            tiled.chain((end - first == 1).then(|| pricing.whole(first))).min()
+        };
+        let divisions = (0..1u32 << (count - 1)).filter_map(|borders| {
+            let mut ends: Vec<usize> = (1..count).filter(|at| borders >> (at - 1) & 1 == 1).collect();
+            ends.push(count);
+            let mut first = 0;
+            ends.into_iter().try_fold(0, |sum, end| Some(sum + all(std::mem::replace(&mut first, end), end)?))
+        });
+        divisions.min().expect("layers one by one are a division")
+    }
+
+    // feature: SCH-22
+    #[test]
+    fn a_search_for_groups_that_looks_at_more_is_never_dearer_and_the_last_is_exact() {
+        let machine = Machine::preset("128x128_asic").expect("known");
+        let mut gains = [0, 0];
+        for seed in 0..40 {
+            let mut random = Random(seed);
+            let graph = random_graph(&mut random);
+            let network = prepare(&graph).expect("a sound graph");
+            let far: BTreeSet<TensorId> = graph
+                .layers
+                .iter()
+                .map(|layer| layer.output)
+                .chain(graph.inputs.iter().copied())
+                .filter(|_| random.chance(80))
+                .collect();
+            let space = 512 + random.below(3000) as u64;
+            let pricing =
+                |search| Pricing { graph: &graph, network: &network, machine: &machine, far: &far, space, search };
+            let [greedy, dynamic, exact] = [GroupSearch::Greedy, GroupSearch::Dynamic, GroupSearch::Exact]
+                .map(|search| groups(&pricing(search), graph.layers.len()).0);
+            assert!(exact <= dynamic && dynamic <= greedy, "seed {seed}: {greedy}, {dynamic}, {exact}");
+            assert_eq!(exact, cheapest(&pricing(GroupSearch::Exact)), "seed {seed}");
+            gains[0] += usize::from(dynamic < greedy);
+            gains[1] += usize::from(exact < dynamic);
+        }
+        assert!(gains.iter().all(|&gains| gains > 0), "{gains:?}");
+    }
+
+    #[test]
+    fn a_greedy_division_covers_everything_and_costs_what_its_runs_do() {
+        for seed in 0..60 {
+            let mut random = Random(seed);
+            let (count, longest) = (1 + random.below(8), 1 + random.below(8));
+            let prices: Vec<Vec<Option<u64>>> = (0..=count)
+                .map(|_| (0..=count).map(|_| (!random.chance(25)).then(|| random.below(90) as u64)).collect())
+                .collect();
+            let price = |first: usize, end: usize| if end - first == 1 { Some(30) } else { prices[first][end] };
+            let (cost, runs) = greedy(count, longest, 0, price).expect("single things have a price");
+            assert!(runs[0].0 == 0 && runs.last().expect("a run").1 == count);
+            assert!(runs.windows(2).all(|pair| pair[0].1 == pair[1].0));
+            assert_eq!(runs.iter().map(|&(first, end)| price(first, end).expect("a run")).sum::<u64>(), cost);
+            assert!(runs.iter().all(|&(first, end)| end - first <= longest && price(first, end) <= Some(30 * (end - first) as u64)));
+            assert!(division(count, longest, 0, price).expect("as above").0 <= cost, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_divided_where_something_has_no_price() {
+        assert_eq!(greedy(2, 2, 0, |first, _| (first > 0).then_some(1)), None);
+        assert_eq!(greedy(0, 2, 0, |_, _| Some(1)), Some((0, vec![])));
     }
 }
