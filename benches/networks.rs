@@ -1,7 +1,9 @@
-//! ResNet-50 and MobileNetV2 as int8 graphs.
+//! Published networks as int8 graphs: ResNet-50 and MobileNetV2, and four small ones.
 //!
 //! Sources of the tables: He et al., "Deep Residual Learning for Image Recognition" (table 1; strides in the 3x3 convolutions,
-//! as frameworks ship it), and Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks" (table 2).
+//! as frameworks ship it; section 4.2 for images of CIFAR-10), Sandler et al., "MobileNetV2: Inverted Residuals and Linear
+//! Bottlenecks" (table 2), Howard et al., "MobileNets" (table 1), and Banbury et al., "MLPerf Tiny Benchmark" (ResNet-8, a
+//! quarter of MobileNetV1 for images of 96x96, an autoencoder of dense layers).
 
 use tpuflow_ir::Arithmetic::Fixed;
 use tpuflow_ir::graph::GraphBuilder;
@@ -49,6 +51,62 @@ pub fn mobilenet_v2() -> Graph {
     }
     let x = net.conv(x, 1280, 1, 1, Form::Dense, true);
     net.classifier(x, 1000)
+}
+
+/// The residual network for images of CIFAR-10 with `blocks` blocks in each of its three stages.
+fn cifar_resnet(name: &str, blocks: usize) -> Graph {
+    let mut net = Network::new(name);
+    let image = net.input(&[1, 32, 32, 3]);
+    let mut x = net.conv(image, 16, 3, 1, Form::Dense, true);
+    for (width, stride) in [(16, 1), (32, 2), (64, 2)] {
+        for block in 0..blocks {
+            let stride = if block == 0 { stride } else { 1 };
+            let y = net.conv(x, width, 3, stride, Form::Dense, true);
+            let y = net.conv(y, width, 3, 1, Form::Dense, false);
+            let shortcut = if stride == 2 { net.conv(x, width, 1, stride, Form::Dense, false) } else { x };
+            x = net.add(shortcut, y, true);
+        }
+    }
+    net.classifier(x, 10)
+}
+
+/// ResNet-8 for images of 32x32.
+#[must_use]
+pub fn resnet8() -> Graph {
+    cifar_resnet("resnet8", 1)
+}
+
+/// ResNet-20 for images of 32x32.
+#[must_use]
+pub fn resnet20() -> Graph {
+    cifar_resnet("resnet20", 3)
+}
+
+/// MobileNetV1 with a quarter of the channels, for images of 96x96 and two classes.
+#[must_use]
+pub fn mobilenet_v1_quarter() -> Graph {
+    let mut net = Network::new("mobilenet_v1_quarter");
+    let image = net.input(&[1, 96, 96, 3]);
+    let mut x = net.conv(image, 8, 3, 2, Form::Dense, true);
+    let tail = [(128, 1); 5].into_iter().chain([(256, 2), (256, 1)]);
+    for (channels, stride) in [(16, 1), (32, 2), (32, 1), (64, 2), (64, 1), (128, 2)].into_iter().chain(tail) {
+        let input = net.channels(x);
+        let y = net.conv(x, input, 3, stride, Form::Depthwise, true);
+        x = net.conv(y, channels, 1, 1, Form::Dense, true);
+    }
+    net.classifier(x, 2)
+}
+
+/// Dense layers that narrow 640 features to 8 and widen them again.
+#[must_use]
+pub fn autoencoder() -> Graph {
+    let mut net = Network::new("autoencoder");
+    let mut x = net.input(&[1, 640]);
+    for width in [128, 128, 128, 128, 8, 128, 128, 128, 128] {
+        x = net.dense(x, width, true);
+    }
+    let x = net.dense(x, 640, false);
+    net.finish(x)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -152,7 +210,7 @@ impl Network {
         self.layer("add", Op::Binary { kind: BinaryKind::Add, a, b, ka: 128, kb: 128, requant }, &shape)
     }
 
-    /// Global average pool and dense layer.
+    /// Global average pool and a dense layer.
     fn classifier(mut self, input: TensorId, classes: usize) -> Graph {
         let x = self.shape(input);
         let (multiplier, shift) =
@@ -161,12 +219,23 @@ impl Network {
             Fixed(Requant { multiplier: vec![multiplier], shift: vec![shift], zero_point: 0, lo: -128, hi: 127 });
         let op = Op::Reduce { input, kind: ReduceKind::Sum, axes: vec![1, 2], requant };
         let pooled = self.layer("mean", op, &[x[0], x[3]]);
-        let b = self.constant("weights", &[x[3], classes], DType::I8);
-        let bias = self.constant("bias", &[classes], DType::I32);
-        let epilogue = Fixed(Epilogue { first_shift: None, requant: Self::requant(classes, x[3], false), table: None });
-        let op = Op::MatMul { a: pooled, b, bias: Some(bias), epilogue };
-        let logits = self.layer("dense", op, &[x[0], classes]);
-        self.builder.output(logits);
+        let logits = self.dense(pooled, classes, false);
+        self.finish(logits)
+    }
+
+    fn dense(&mut self, input: TensorId, width: usize, rectified: bool) -> TensorId {
+        let shape = self.shape(input);
+        let (rows, depth) = (shape[0], shape[1]);
+        let b = self.constant("weights", &[depth, width], DType::I8);
+        let bias = self.constant("bias", &[width], DType::I32);
+        let epilogue =
+            Fixed(Epilogue { first_shift: None, requant: Self::requant(width, depth, rectified), table: None });
+        let op = Op::MatMul { a: input, b, bias: Some(bias), epilogue };
+        self.layer("dense", op, &[rows, width])
+    }
+
+    fn finish(mut self, output: TensorId) -> Graph {
+        self.builder.output(output);
         self.builder.finish().expect(VALID)
     }
 }
@@ -188,5 +257,8 @@ mod tests {
         let macs = |graph: &Graph| graph.layers.iter().map(|layer| graph.macs(layer)).sum::<u64>();
         assert_eq!(macs(&resnet) / 1_000_000, 4_089);
         assert_eq!(macs(&mobilenet) / 1_000_000, 300);
+        let small = [resnet8(), resnet20(), mobilenet_v1_quarter(), autoencoder()];
+        assert_eq!(small.each_ref().map(weights), [77_360, 270_896, 208_112, 264_192]);
+        assert_eq!(small.each_ref().map(|graph| macs(graph) / 100_000), [125, 408, 74, 2]);
     }
 }

@@ -50,6 +50,7 @@ pub use budget::Timing;
 use budget::{SearchBudget, TimedPrograms};
 use parameters::Parameters;
 use planning::fallback;
+pub use planning::phases;
 use planning::portfolio::compiled;
 use tpuflow_checker::check;
 use tpuflow_ir::{Graph, Machine, Program};

@@ -2,6 +2,7 @@
 
 pub(crate) mod fallback;
 mod local_search;
+pub mod phases;
 pub(crate) mod portfolio;
 mod stage_search;
 mod transfer_length;
