@@ -97,18 +97,23 @@ fn requant(requant: &Requant, channels: usize) -> Result<(), ShapeError> {
     if count != requant.shift.len() || (count != 1 && count != channels) {
         return Err(ShapeError::Requantization { multipliers: count, shifts: requant.shift.len(), channels });
     }
-    for (&m, &n) in requant.multiplier.iter().zip(&requant.shift) {
-        if !(0..=crate::quant::MULTIPLIER_MAX).contains(&m) {
-            return Err(ShapeError::Multiplier(m));
-        }
-        if !(crate::quant::SHIFT_MIN..=crate::quant::SHIFT_MAX).contains(&i32::from(n)) {
-            return Err(ShapeError::Shift(n));
-        }
+    requant.multiplier.iter().zip(&requant.shift).try_for_each(|(&multiplier, &shift)| factor(multiplier, shift))?;
+    clamp(requant.lo, requant.hi)
+}
+
+/// A multiplier and a shift of the sizes that kernels compute with.
+fn factor(multiplier: i32, shift: i8) -> Result<(), ShapeError> {
+    if !(0..=crate::quant::MULTIPLIER_MAX).contains(&multiplier) {
+        return Err(ShapeError::Multiplier(multiplier));
     }
-    if requant.lo > requant.hi {
-        return Err(ShapeError::EmptyClamp { lo: requant.lo, hi: requant.hi });
+    if !(crate::quant::SHIFT_MIN..=crate::quant::SHIFT_MAX).contains(&i32::from(shift)) {
+        return Err(ShapeError::Shift(shift));
     }
     Ok(())
+}
+
+fn clamp(lo: i32, hi: i32) -> Result<(), ShapeError> {
+    if lo > hi { Err(ShapeError::EmptyClamp { lo, hi }) } else { Ok(()) }
 }
 
 fn table(table: &Table, tensors: &[Tensor], bits: u32) -> Result<(), ShapeError> {

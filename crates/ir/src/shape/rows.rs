@@ -1,9 +1,9 @@
 //! Operators over rows, and over some axes.
 
-use super::{Output, broadcast, kind, positive, requant, single};
+use super::{Output, broadcast, clamp, factor, kind, positive, requant, single};
 use crate::error::ShapeError;
 use crate::op::{Exponentials, FloatNorm, FloatReduction, Norm, ReduceKind};
-use crate::{Arithmetic, DType, Finish, Requant, Tensor};
+use crate::{Arithmetic, DType, Requant, Tensor};
 
 /// Shares of exponentials along rows, some of them masked.
 pub(super) fn softmax(
@@ -12,7 +12,13 @@ pub(super) fn softmax(
     exponentials: &Arithmetic<Exponentials>,
 ) -> Result<(usize, Output), ShapeError> {
     let output = kind(exponentials, &[x])?;
-    exponentials.float().map_or(Ok(()), Finish::check)?;
+    match exponentials {
+        Arithmetic::Float(finish) => finish.check()?,
+        Arithmetic::Fixed(fixed) => {
+            factor(fixed.multiplier, fixed.shift)?;
+            clamp(fixed.lo, fixed.hi)?;
+        }
+    }
     if let Some(mask) = mask
         && (mask.constant.is_none()
             || mask.dtype != DType::I8
@@ -38,6 +44,7 @@ pub(super) fn layer_norm(
     match norm {
         Arithmetic::Fixed(norm) => {
             Output::Codes.check(g)?;
+            factor(norm.multiplier, norm.shift)?;
             requant(&norm.requant, n)?;
         }
         Arithmetic::Float(norm) => {
@@ -72,4 +79,31 @@ pub(super) fn reduce(
     let kept = x.shape.iter().enumerate().filter(|(i, _)| !axes.contains(&(*i as u32)));
     let passes = matches!(kind, ReduceKind::Max | ReduceKind::Min);
     Ok((kept.map(|(_, n)| n).product(), if passes { Output::Exactly(x.dtype) } else { output }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Quant;
+
+    #[test]
+    fn exponentials_with_a_scale_out_of_range_are_refused() {
+        let codes = Tensor {
+            packed: None,
+            name: "x".to_owned(),
+            shape: vec![1, 4],
+            dtype: DType::I8,
+            quant: Some(Quant { scale: vec![0.5], zero_point: 0 }),
+            source: None,
+            constant: None,
+        };
+        let sound =
+            Exponentials { coefficient: 1 << 32, multiplier: 32767, shift: 7, zero_point: -128, lo: -128, hi: 127 };
+        let refused = |fixed: Exponentials| softmax(&codes, None, &Arithmetic::Fixed(fixed)).is_err();
+        assert!(!refused(sound.clone()));
+        assert!(refused(Exponentials { shift: 98, ..sound.clone() }));
+        assert!(refused(Exponentials { shift: -100, ..sound.clone() }));
+        assert!(refused(Exponentials { multiplier: -1, ..sound.clone() }));
+        assert!(refused(Exponentials { lo: 128, ..sound }));
+    }
 }
