@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import tpu_framework as compat
 import tpuflow
 from conftest import REPOSITORY
-from models.builder import Builder, samples
+from models.builder import Builder, samples, small_classifier
 from tpu_framework import (
     DEFAULT,
     O1,
@@ -50,21 +50,14 @@ from tpuflow.runtime import Device
 Arrays = dict[str, NDArray[Any]]
 
 
-def network() -> Builder:
-    b = Builder("net")
-    x = b.node("Relu", b.conv(b.input("image", ["batch", 3, 6, 5]), 8, pads=(1, 1, 1, 1)))
-    b.output(b.gemm(b.node("GlobalAveragePool", x), 4))
-    return b
-
-
 @pytest.fixture(scope="module")
 def model() -> RegularModel:
-    return RegularModel(network().model(), {"image": [1, 3, 6, 5]}, None)
+    return RegularModel(small_classifier().model(), {"image": [1, 3, 6, 5]}, None)
 
 
 @pytest.fixture(scope="module")
 def data() -> Arrays:
-    return dict(samples(network().model(), 4))
+    return dict(samples(small_classifier().model(), 4))
 
 
 @pytest.fixture(scope="module")
@@ -256,13 +249,13 @@ def test_forms_of_swish(data: Arrays) -> None:
     assert graphs[None].to_json() == graphs["function"].to_json() != graphs["product"].to_json()
     assert [layer.op for layer in graphs["product"].layers] == ["conv", "unary", "mul", "conv"]
     with pytest.raises(ConfigError, match="swish_layer_mode: input should be 'function' or 'product'"):
-        RegularModel(network().model(), None, None, swish_layer_mode="exact")
+        RegularModel(small_classifier().model(), None, None, swish_layer_mode="exact")
 
 
 @pytest.mark.feature("CFG-09")
 def test_options_of_layers_by_name(data: Arrays) -> None:
     def types(options: dict[str, str | dict[str, object]]) -> dict[str, str]:
-        made = RegularModel(network().model(), None, None, operation_cfg=options)
+        made = RegularModel(small_classifier().model(), None, None, operation_cfg=options)
         graph = made.quantize(made.calibrate(data)).graph
         return {layer.nodes[-1]: graph.tensors[layer.output].dtype for layer in graph.layers if layer.nodes}
 
@@ -398,10 +391,10 @@ def test_thresholds_are_files(model: RegularModel, data: Arrays, tmp_path: Path)
 
 
 def test_percentile_and_layers_reach_the_native_settings(data: Arrays) -> None:
-    clipped = RegularModel(network().model(), [[1, 3, 6, 5]], None, percentile=90.0)
-    whole = RegularModel(network().model(), None, None)
+    clipped = RegularModel(small_classifier().model(), [[1, 3, 6, 5]], None, percentile=90.0)
+    whole = RegularModel(small_classifier().model(), None, None)
     assert clipped.calibrate(data)["image"][1] < whole.calibrate(data)["image"][1]
-    wide = RegularModel(network().model(), None, None, operation_cfg={"*": {"dtype": "int16"}})
+    wide = RegularModel(small_classifier().model(), None, None, operation_cfg={"*": {"dtype": "int16"}})
     graph = wide.quantize(wide.calibrate(data)).graph
     assert {graph.tensors[layer.output].dtype for layer in graph.layers} == {"int16"}
 

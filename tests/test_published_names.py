@@ -16,7 +16,7 @@ import published_names
 import pytpu
 from dnn_quant_tests.api_tests.torch_resnet50_quantization import OFFSET
 from listings import document
-from models.builder import Builder, samples
+from models.builder import samples, small_classifier
 from test_framework_listings import END_TO_END, listing
 from tpu_compiler_tests.tools.py_model_wrapper import model_execute
 from tpu_framework import (
@@ -49,21 +49,14 @@ from tpu_framework.models import _FileSystemMappedQuantizedModel
 Arrays = dict[str, NDArray[Any]]
 
 
-def network() -> Builder:
-    b = Builder("net")
-    x = b.node("Relu", b.conv(b.input("image", ["batch", 3, 6, 5]), 8, pads=(1, 1, 1, 1)))
-    b.output(b.gemm(b.node("GlobalAveragePool", x), 4))
-    return b
-
-
 @pytest.fixture(scope="module")
 def data() -> Arrays:
-    return dict(samples(network().model(), 4))
+    return dict(samples(small_classifier().model(), 4))
 
 
 @pytest.fixture(scope="module")
 def model() -> RegularModel:
-    graph, names = onnx_to_tf(network().model())
+    graph, names = onnx_to_tf(small_classifier().model())
     return RegularModel(graph.as_graph_def(), {names["image"]: [1, 3, 6, 5]}, None)
 
 
@@ -238,7 +231,7 @@ def test_results_have_the_published_types(quantized: QuantizedModel, tmp_path: P
 
 
 def test_parameters_of_a_conversion_by_their_names() -> None:
-    proto = network().model()
+    proto = small_classifier().model()
     graph, names = onnx_to_tf(
         onnx_model=proto,
         input_shape={"image": [2, 3, 6, 5]},
@@ -254,8 +247,8 @@ def test_parameters_of_a_conversion_by_their_names() -> None:
 
 
 def test_parameters_of_a_model_by_their_names(data: Arrays, tmp_path: Path) -> None:
-    graph, names = onnx_to_tf(network().model())
-    relu = next(node.output[0] for node in network().model().graph.node if node.op_type == "Relu")
+    graph, names = onnx_to_tf(small_classifier().model())
+    relu = next(node.output[0] for node in small_classifier().model().graph.node if node.op_type == "Relu")
     graph_def = graph.as_graph_def()
     cut = RegularModel(
         original_graph_def=graph_def,

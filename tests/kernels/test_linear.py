@@ -178,14 +178,14 @@ def layer(w: int, bias: int, zero_point: int = 0, k: int = 4) -> dict[str, Any]:
 
 @pytest.mark.feature("NUM-14")
 def test_an_accumulator_that_may_overflow_is_refused() -> None:
-    room = 2**31 - 1 - 4 * 127 * 128
-    apply(layer(127, room), shape=[1, 1], dtype="int8")
+    largest = 2**31 - 1 - 4 * 127 * 128
+    apply(layer(127, largest), shape=[1, 1], dtype="int8")
     with pytest.raises(
         GraphError, match='layer "layer": the accumulator may reach 2147483648, more than 32 bits'
     ):
-        apply(layer(127, room + 1), shape=[1, 1], dtype="int8")
+        apply(layer(127, largest + 1), shape=[1, 1], dtype="int8")
     with pytest.raises(GraphError, match="more than 32 bits"):
-        apply(layer(127, room, zero_point=1), shape=[1, 1], dtype="int8")
+        apply(layer(127, largest, zero_point=1), shape=[1, 1], dtype="int8")
 
 
 def test_products_of_activations_are_bounded_by_their_types() -> None:

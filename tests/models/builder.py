@@ -156,6 +156,14 @@ class Builder:
         return self.node("LayerNormalization", x, self.spread(c, low=0.5, high=1.5), self.spread(c), axis=-1)
 
 
+def small_classifier() -> Builder:
+    """A convolution, a mean and a product: `image` of 3 channels and 6 x 5 pixels, a batch of any size."""
+    b = Builder("net")
+    x = b.node("Relu", b.conv(b.input("image", ["batch", 3, 6, 5]), 8, pads=(1, 1, 1, 1)))
+    b.output(b.gemm(b.node("GlobalAveragePool", x), 4))
+    return b
+
+
 def samples(model: onnx.ModelProto, count: int, seed: int = 0) -> dict[str, NDArray[Any]]:
     """Inputs for `model` as every command takes them, [count, ...]: normal floats, or indices below 20."""
     rng = np.random.default_rng(seed)

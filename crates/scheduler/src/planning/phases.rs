@@ -121,9 +121,9 @@ mod tests {
         let graph = net.finish(&[y]);
         let (machine, parameters) = (Machine::preset("128x128_asic").expect("known"), Parameters::o5());
         let phases = Phases::new(&graph, &machine, &parameters, 10).expect("a sound graph");
-        let placed = phases.place().expect("room for all");
-        let addressed = phases.address(&phases.order(&placed)).expect("room for all");
-        let program = phases.emit(&addressed).expect("room for all");
+        let placed = phases.place().expect("space for all");
+        let addressed = phases.address(&phases.order(&placed)).expect("space for all");
+        let program = phases.emit(&addressed).expect("space for all");
         assert_eq!(check(&graph, &program), Ok(()));
         assert_eq!(program.level, 5);
         // All of it could be one group, in as many tiles as fit.
