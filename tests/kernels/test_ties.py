@@ -267,7 +267,7 @@ def test_softmax_of_equal_elements(data: st.DataObject, x_type: str, y_type: str
     lo, hi = LIMITS[y_type]
     exponentials = {
         "coefficient": data.draw(st.sampled_from([1, 2**32, 2**33])),
-        "multiplier": data.draw(st.sampled_from([1, 3, 255, MOST, 2**15, 2**16 - 1])),
+        "multiplier": data.draw(st.sampled_from([1, 3, 255, 2**14, MOST])),
         "shift": data.draw(st.integers(-4, 6)),
         "zero_point": data.draw(zero_points(y_type)),
         "lo": lo,
