@@ -19,6 +19,7 @@ from tpuflow.errors import FileError, SampleError, TpuflowError
 from tpuflow.evaluation.tensor_files.tools import unpack
 from tpuflow.io.arrays import array_headers, read_arrays
 from tpuflow.io.files import file_stem
+from tpuflow.io.files.reading import parse_toml
 from tpuflow.io.memory import memory_limit
 from tpuflow.partitioning.container import KEY, VERSION
 from tpuflow.partitioning.storage import load_graph, load_program
@@ -187,7 +188,7 @@ def test_arrays_come_back_as_they_were(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".toml", ".json", ".cfg", ".table"])
 @pytest.mark.parametrize(
     "text",
-    ["a = " + "[" * 100_000, "[" * 100_000, '{"a":' * 100_000, "a." * 50_000 + "b = 1", "a = " + "9" * 5000,
+    ["a = " + "[" * 100_000, "[" * 100_000, '{"a":' * 100_000, "a." * 500_000 + "b = 1", "a = " + "9" * 5000,
      '{"a": {"b": ' + "9" * 5000 + "}}", "a = " + "[" * 200 + "]" * 200],
 )  # fmt: skip
 def test_configurations_nested_deeply_are_an_error(tmp_path: Path, suffix: str, text: str) -> None:
@@ -195,6 +196,13 @@ def test_configurations_nested_deeply_are_an_error(tmp_path: Path, suffix: str, 
     path.write_text(text)
     with pytest.raises(ConfigError, match=f"c{suffix}"):
         load_config(path)
+
+
+def test_dots_in_texts_and_comments_of_toml_are_no_nesting() -> None:
+    dots = "." * 1000
+    text = f'a = \'{dots}\' # {dots}\nb = """\\"{dots}"""\nc = "\\"{dots}"\nd = [{"1.5, " * 1000}]'
+    found = parse_toml(text, "x.toml", ConfigError)
+    assert found == {"a": dots, "b": f'"{dots}', "c": f'"{dots}', "d": [1.5] * 1000}
 
 
 @pytest.mark.parametrize("name", ["plain", "\U0001f600", "a\x7fb", 'quo"te\\', "tab\tline\nend", "é"])

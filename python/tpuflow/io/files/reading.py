@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,11 @@ __all__ = ["parse_json", "parse_toml", "read_text"]
 
 DEEPEST = 100
 """Levels a document may be nested: more than any form of file has, far from what overflows a stack."""
+TOML_TEXT = re.compile(
+    r"""'''.*?(?:'''|\Z)|\"{3}(?:\\.|[^\\])*?(?:\"{3}|\Z)|'[^'\n]*'?|"(?:\\.|[^"\\\n])*"?|\#[^\n]*""",
+    re.DOTALL,
+)
+"""Strings and comments of TOML, also those without an end, so that each character is read once."""
 
 
 def read_text(path: str | Path, error: type[TpuflowError]) -> str:
@@ -54,6 +60,9 @@ def parse_toml(text: str, source: str | Path, error: type[TpuflowError]) -> dict
         TpuflowError: As `error`: it is not TOML, or nested too deep.
     """
     try:
+        # Parsing takes time with the square of a key's parts: minutes for a key of 100 kB.
+        if any(part.count(".") > DEEPEST for part in re.split(r"[\n=,{}\[\]]", TOML_TEXT.sub("", text))):
+            raise RecursionError
         found: dict[str, Any] = _bounded(tomllib.loads(text))
     except (ValueError, RecursionError) as reason:
         raise error(f"{source}: not a TOML file: {_reason(reason)}") from None
