@@ -142,7 +142,7 @@ fn normalization([x, gamma, beta]: [&Tensor; 3], norm: &Norm, output: &Tensor) -
         return Err(WidthError::Normalization);
     }
     for (gamma, beta) in gamma.integers().into_iter().zip(beta.integers()) {
-        sum_fits(i128::from(gamma).abs() * 32768 + i128::from(beta).abs(), WIDE)?;
+        sum_fits((i128::from(gamma).abs() << 23) + i128::from(beta).abs(), WIDE)?;
     }
     within(output, norm.requant.lo, norm.requant.hi)
 }

@@ -1,11 +1,11 @@
 //! Layer and RMS normalisation of rows in integers: exact mean with eight fraction bits, exact sum of squares, integer square
-//! root, one rounding to the 16-bit intermediate `t`, then `gamma * t + beta` per channel.
+//! root, one rounding to the 24-bit intermediate `t`, then `gamma * t + beta` per channel.
 //!
 //! ```text
 //! m = RNE(2^8 * sum x / n)                D_i = (x_i << 8) - m              (no mean: D_i = (x_i - Z) << 8)
 //! V = sum D_i^2 + epsilon                 k even, 2^60 <= V * 2^k < 2^62
 //! h = floor(sqrt(V * 2^k))                g = floor(2^61 / h)               1/sqrt(V) = g * 2^(k/2 - 61)
-//! t_i = clamp16(RNE(D_i * g * M * 2^-(N + 61 - k/2)))
+//! t_i = clamp24(RNE(D_i * g * M * 2^-(N + 61 - k/2)))
 //! ```
 //! Source: docs/arithmetic.md, "Layer normalisation".
 
@@ -18,6 +18,9 @@ use crate::requant::requantize;
 
 /// Fraction bits of the mean.
 const FRACTION_BITS: u32 = 8;
+
+/// Most of the normalised intermediate `t`.
+const NORMALIZED_MAX: i128 = (1 << 23) - 1;
 
 /// Parameters of a normalisation over rows of `gamma.len()` elements.
 #[derive(Clone, Debug)]
@@ -80,7 +83,7 @@ impl LayerNorm {
         let (g, s) = reciprocal_square_root(squares + u128::from(self.epsilon));
         for (i, (&x, y)) in x.iter().zip(y).enumerate() {
             let product = i128::from(deviation(x) * g) * i128::from(self.multiplier);
-            let t = round_shift(product, i32::from(self.shift) + s).clamp(-32768, 32767) as i64;
+            let t = round_shift(product, i32::from(self.shift) + s).clamp(-NORMALIZED_MAX - 1, NORMALIZED_MAX) as i64;
             *y = Y::narrow(requantize(i64::from(self.gamma[i]) * t + self.beta[i], &self.requant, i));
         }
     }
@@ -150,12 +153,12 @@ mod tests {
         assert_eq!(y, [-3547, 1182, -1182, 1282]);
     }
 
-    /// The intermediate has 16 bits, whatever is made of it: halves of 32767 and -32768, where 60000 would give 30000.
+    /// The intermediate has 24 bits, whatever is made of it: 2^-9 of 2^23 - 1 and -2^23, where 2^24 would give 32767.
     #[test]
     fn the_intermediate_is_clamped() {
         let mut y = [0i16; 4];
-        norm(true, 30000, -2, [1, 1]).row(&[-40i8, 60, -40, 60], &mut y);
-        // 32767 / 2 and (32767 + 100) / 2 are ties and go to even; gamma -1 gives 32768 / 2.
-        assert_eq!(y, [-16384, 16384, 16384, 16434]);
+        norm(true, 16384, -11, [1, 9]).row(&[-40i8, 60, -40, 60], &mut y);
+        // (2^23 - 1 + 100) / 2^9 is 16384.19; gamma -1 gives 2^23 / 2^9.
+        assert_eq!(y, [-16384, 16384, 16384, 16384]);
     }
 }

@@ -301,7 +301,7 @@ def _layer_norm(layer: LayerContext) -> str:
     source = layer.op["input"]
     count = layer.shape(source)[-1]
     layer.require(norm["epsilon"] + (count << 2 * layer.bits(source) + 16) < MOST, "the sum of squares")
-    layer.require(0 <= norm["shift"] <= 16, "the shift of what is normalised")
+    layer.require(-8 <= norm["shift"] <= 16, "the shift of what is normalised")
     if layer.op["center"]:
         x = tape.multiply(layer.value("input"), 256)
         mean = tape.divide(tape.reduce("ReduceSum", x, [-1]), tape.constant(count))
@@ -328,7 +328,7 @@ def _layer_norm(layer: LayerContext) -> str:
     sticky = tape.cast(tape.op("Greater", rest, tape.constant(0)))
     places = tape.op("Sub", tape.constant(norm["shift"] + 61 - 15), half)
     quotient = tape.divide(tape.op("Add", tape.multiply(high, 2), sticky), tape.power(places))
-    normalized = tape.clamp(quotient, -32768, 32767)
+    normalized = tape.clamp(quotient, -(1 << 23), (1 << 23) - 1)
     scaled = tape.op("Add", tape.op("Mul", normalized, layer.value("gamma")), layer.value("beta"))
     return tape.requantize(scaled, **norm["requant"])
 

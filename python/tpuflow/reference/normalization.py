@@ -33,7 +33,7 @@ def layer_norm(
             deviation = 256 * (codes - zero_point)
         root, exponent = _reciprocal_square_root(sum(deviation**2) + norm["epsilon"])
         scaled = round_shift(deviation * root * norm["multiplier"], norm["shift"] + exponent)
-        normalized[row] = clamp(scaled, -32768, 32767)
+        normalized[row] = clamp(scaled, -(2**23), 2**23 - 1)
     return requantize(normalized * exact(gamma) + exact(beta), **norm["requant"])
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpuflow.lowering import scheme
-from tpuflow.lowering.fixed_point import approximate
+from tpuflow.lowering.fixed_point import MULTIPLIER_BITS, SHIFT_MAX, approximate
 from tpuflow.lowering.grids import float_clamp
 from tpuflow.lowering.nodes import attribute, float_constant, given, is_constant, shape_of
 from tpuflow.lowering.operators import Op
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from tpuflow.lowering.operators import ExponentialFields, FloatFields, FloatNormFields, NormFields
     from tpuflow.lowering.plan import Step
     from tpuflow.lowering.scheme import Quant
+
+NORMALIZED = 32767
+"""Steps of 16 bits from 0 to sqrt(n), which no normalised element exceeds."""
+
+OFFSET_MAX = (1 << 46) - 1
+"""Largest beta in steps of the products it is added to."""
 
 WHOLE = 1e-6
 """A reciprocal scale this close to an integer (relative) is that integer."""
@@ -82,7 +88,7 @@ def _mask(context: Lowering, step: Step, stored: StoredValue) -> int:
 
 @lowers("LayerNormalization", "RMSNormalization")
 def normalization(context: Lowering, step: Step) -> None:
-    """Normalises the last axis, codes to 16 bits over `+-sqrt(n)`, then scales and shifts per element."""
+    """Normalises the last axis to steps of up to 24 bits over `+-sqrt(n)`, then scales and shifts."""
     node = step.node
     value = context.operand(node, 0)
     rank = len(shape_of(value))
@@ -100,23 +106,48 @@ def normalization(context: Lowering, step: Step) -> None:
         kept_beta = context.constant(_name(node, 2, step, "beta"), beta.astype(np.float32))
         norm = {"float": {"epsilon": float(np.float32(epsilon)), "finish": float_clamp(step.activation)}}
     else:
-        steps = 32767.0
-        normalized = math.sqrt(n) / steps
-        grid = scheme.symmetric(float(np.max(np.abs(gamma))), scheme.Format("int16"))
-        product = normalized * grid.scale
-        limit = (1 << 46) - 1
-        shifted = scheme.codes(beta, product, 0, -limit, limit, "int64")
+        added, halvings = _epsilon(epsilon / stored.grid.scale**2 * 65536.0 * n)
+        offset = float(np.max(np.abs(beta)))
+        # Beside large offsets small scales need no finer steps than leave the offsets below their limit.
+        least = 1.001 * NORMALIZED**2 / OFFSET_MAX * offset / math.sqrt(n)
+        grid = scheme.symmetric(max(least, float(np.max(np.abs(gamma)))), scheme.Format("int16"))
+        coarsest = math.sqrt(n) / NORMALIZED * grid.scale
+        bits = _fraction_bits(coarsest, target.scale, offset)
+        product = coarsest / 2**bits
+        shifted = scheme.codes(beta, product, 0, -OFFSET_MAX, OFFSET_MAX, "int64")
         kept_gamma = context.constant(_name(node, 1, step, "gamma"), grid.codes(gamma), grid)
         kept_beta = context.constant(_name(node, 2, step, "beta"), shifted)
         norm = {
-            "epsilon": max(1, int(np.rint(epsilon / stored.grid.scale**2 * 65536.0 * n))),
-            # sqrt(n) / S_t is the number of steps itself.
-            "multiplier": int(steps),
-            "shift": 0,
+            "epsilon": added,
+            # sqrt(n) over the step of what is normalised is the number of steps itself.
+            "multiplier": NORMALIZED,
+            "shift": halvings - bits,
             "requant": context.requant([product / target.scale], target, step.activation, wide=True).fields(),
         }
     op = Op.layer_norm(input=stored.tensor, gamma=kept_gamma, beta=kept_beta, center=center, norm=norm)
     context.emit(step, op, stored.shape, stored.view, target)
+
+
+def _epsilon(squares: float) -> tuple[int, int]:
+    """What is added to the sum of squares, below 2^63, and how often its root was halved for that.
+
+    The squares, of rows far smaller than the root of epsilon, are not divided by four each time:
+    together they are at most `n * 2^46` beside 2^61.
+    """
+    halvings = max(0, (math.frexp(squares)[1] - 62) // 2)
+    return max(1, int(np.rint(squares / 4.0**halvings))), halvings
+
+
+def _fraction_bits(product: float, scale: float, offset: float) -> int:
+    """Bits of what is normalised beyond 16, for products with gamma in steps of `product` without them.
+
+    As many as leave all bits of its multiplier to the factor from products to codes, in steps of `scale`, and
+    fit the largest `offset`.
+    """
+    spare = [product / scale * 2.0 ** (SHIFT_MAX - MULTIPLIER_BITS)]
+    if offset > 0.0:
+        spare.append(OFFSET_MAX * product / offset)
+    return max(0, min(8, *(math.frexp(ratio)[1] - 1 for ratio in spare)))
 
 
 def _per_element(node: ir.Node, index: int, name: str, n: int, default: float) -> np.ndarray:
