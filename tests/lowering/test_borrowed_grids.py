@@ -179,9 +179,10 @@ def test_an_operand_that_never_wins_costs_the_other_no_bits(operator: str, far: 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_was_never_added_takes_a_sum_to_its_ends(dtype: str) -> None:
+@pytest.mark.parametrize("far", [10.0, 1e4, 1e9, 3e38])
+def test_what_was_never_added_takes_a_sum_to_its_ends(dtype: str, far: float) -> None:
     """As in a maximum over what a mask leaves, of which no sample was masked."""
-    constants = {"one": np.float32(1), "far": np.float32(1e9), "axes": integers(1)}
+    constants = {"one": np.float32(1), "far": np.float32(far), "axes": integers(1)}
     nodes = [("Sub", "m one", "d"), ("Mul", "d far", "e"), ("Add", "x e", "f"), ("ReduceMax", "f axes", "z")]
     model = tpuflow.load(graph(nodes, {"x": [1, 8], "m": [1, 8]}, ["z"], constants, opset=18))
     x = np.random.default_rng(0).uniform(-1, 1, (16, 8)).astype(np.float32)

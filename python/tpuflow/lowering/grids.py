@@ -124,14 +124,14 @@ class Grids:
         return producer is not None and producer.op_type in FIXED_RANGES
 
     def range_of(self, value: ir.Value) -> tuple[float, float]:
-        """The calibrated range, or the operator's own bounds.
+        """The calibrated range; of an operator with bounds of its own, what it may give.
 
         Raises:
             QuantizeError: If there is none, or it is not finite.
         """
         producer = value.producer()
         if producer is not None and self.has_fixed_range(value):
-            return FIXED_RANGES[producer.op_type]
+            return self._bounded(producer)
         stated = self._ranges.get(value.name or "")
         if stated is None:
             raise QuantizeError(f'tensor "{value.name}" has no range: calibrate this model again')
@@ -157,6 +157,25 @@ class Grids:
     def stated(self, value: ir.Value | None) -> Range | None:
         """The range of a constant, where ranges hold one."""
         return None if value is None else self._ranges.get(value.name or "")
+
+    def _bounded(self, node: ir.Node) -> tuple[float, float]:
+        """What an operator with bounds gives for all that the grid of its operand holds.
+
+        A share is largest where one element of a row is at the upper end and all others at the lower one.
+        """
+        low, high = FIXED_RANGES[node.op_type]
+        operand = node.inputs[0]
+        if operand is None or operand.name not in self._ranges:
+            return low, high
+        reach = self._reach(operand, self._settings.defaults)
+        first, last = (end * reach for end in self.range_of(operand))
+        if node.op_type == "Softmax":
+            size = None if operand.shape is None else operand.shape[attribute(node, "axis", -1)]
+            if not isinstance(size, int) or self._steps[node].mask is not None:
+                return low, high
+            return low, 1.0 / (1.0 + (size - 1) * math.exp(first - last))
+        least, largest = FUNCTIONS[node.op_type](node)(np.array([first, last]))
+        return max(low, float(least)), min(high, float(largest))
 
     def target(self, step: Step) -> Quant:
         """The quantisation of a step's output: of the concatenation it ends in, else of its own range."""

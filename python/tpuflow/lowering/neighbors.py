@@ -69,8 +69,10 @@ class Neighbors:
                 found += [] if further is None else [further]
             elif node.op_type == "Mul" and (factor := _constant_factor(node, use.idx)):
                 # What is multiplied is aligned with its factor: a step of 1 would be one of the factor.
-                low, high = self.observed(node.outputs[0]) or (0.0, 0.0)
-                further = self.borrowed(node.outputs[0]) if high - low < scheme.SMALLEST_SPAN else None
+                made = node.outputs[0]
+                low, high = self.observed(made) or (0.0, 0.0)
+                unknown = high - low < scheme.SMALLEST_SPAN
+                further = (self.told_apart(made) or self.borrowed(made)) if unknown else None
                 found += [] if further is None else [(further[0] / factor, further[1] / factor)]
         usable = [(low, high) for low, high in found if high - low >= scheme.SMALLEST_SPAN]
         return (min(low for low, _ in usable), max(high for _, high in usable)) if usable else None

@@ -70,8 +70,8 @@ class Format:
         return power_above(scale) if self.power_of_two else scale
 
 
-SMALLEST_SPAN = 2.0**-23
-"""A range narrower than this (or NaN) says nothing: the scale becomes 1."""
+SMALLEST_SPAN = 2.0**-100
+"""A range narrower than this (or NaN) says nothing: the scale becomes 1. Other scales are normal float32."""
 
 
 def bits(dtype: DType) -> int:
