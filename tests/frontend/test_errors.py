@@ -230,6 +230,16 @@ def test_nodes_that_contradict_their_inputs(
     assert finding.reason.startswith(f"is not valid: {expected}")
 
 
+@pytest.mark.parametrize(
+    ("operator", "weights"), [("Conv", array(5, 3, 1, 1)), ("ConvTranspose", array(3, 5, 1, 1))]
+)
+def test_a_bias_that_does_not_fit_is_not_folded_with_what_follows(operator: str, weights: np.ndarray) -> None:
+    nodes: list[Node] = [(operator, "x w b", "c"), ("BatchNormalization", "c n n n n", "z")]
+    constants = {"w": weights, "b": array(3), "n": array(5) + 1}
+    with pytest.raises(UnsupportedModelError, match=r"a bias of the shape \[3\] does not fit 5 channels"):
+        load(graph(nodes, {"x": [1, 3, 4, 4]}, ["z"], constants))
+
+
 def test_an_index_outside_its_axis() -> None:
     proto = graph([("Gather", "x i", "z", {"axis": 1})], {"x": [3, 4]}, ["z"], {"i": integers(1, 9)})
     (finding,) = check_model(proto)

@@ -95,8 +95,14 @@ def _convolution(node: ir.Node) -> tuple[ir.Node, np.ndarray] | None:
     ):
         return None
     bias = input_at(linear, 2)
-    if array_of(linear.inputs[1]) is None or (bias is not None and array_of(bias) is None):
+    weights, biases = array_of(linear.inputs[1]), array_of(bias)
+    if weights is None or (bias is not None and biases is None):
         return None
+    group = linear.attributes.get_int("group", 1)
+    outputs = weights.shape[0] if linear.op_type == "Conv" else weights.shape[1] * group
+    whole = group > 0 and weights.shape[0] % group == 0
+    if not whole or outputs != y[1] or (biases is not None and biases.shape != (outputs,)):
+        return None  # a mistake in the model, which is told where its nodes are checked
     vector = _per_channel(constant, len(y), 1, y[1])
     return None if vector is None else (linear, vector)
 

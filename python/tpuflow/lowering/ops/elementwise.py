@@ -213,6 +213,16 @@ def laid_out(array: Array, shape: tuple[int, ...], view: View) -> Array:
     """A constant in the order of a value's tensor; axes along which it does not change have extent 1."""
     if array.size and np.all(array == array.flat[0]):  # which need not be spread to be found out
         return np.full(1, array.flat[0], np.float64)
+    array = array.reshape((1,) * (len(view.axes) - array.ndim) + array.shape)
+    # Nor along the outermost axes: batches may be large.
+    shape = _stripped(shape)
+    for axis, loops in enumerate(view.axes):
+        if not loops:
+            continue
+        if array.shape[axis] > 1 or loops != ((shape[0], math.prod(shape[1:])),):
+            break
+        shape = _stripped(shape[1:])
+        view = View((*view.axes[:axis], (), *view.axes[axis + 1 :]), view.offset)
     flat = np.empty(math.prod(shape))
     flat[view.positions()] = np.broadcast_to(array, view.shape)
     placed = flat.reshape(shape)

@@ -1,0 +1,35 @@
+"""Constants beside values: in the order of the value's tensor, and no larger than they vary."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpuflow.lowering.ops.elementwise import laid_out
+from tpuflow.lowering.view import View
+
+
+@given(st.data())
+def test_constants_lie_as_the_value_does(data: st.DataObject) -> None:
+    """Broadcast with the value's tensor they give what the constant gives beside the value."""
+    shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    order = data.draw(st.permutations(range(len(shape))))
+    kept = [extent if data.draw(st.booleans()) else 1 for extent in shape]
+    array = np.random.default_rng(0).standard_normal(kept[data.draw(st.integers(0, len(kept) - 1)) :])
+    stored = tuple(shape[axis] for axis in order)
+    found = laid_out(array, stored, View.dense(shape, order))
+    expected = np.broadcast_to(array, shape).transpose(order)
+    assert np.array_equal(np.broadcast_to(found, stored), expected)
+
+
+def test_a_constant_for_all_of_a_large_batch_takes_no_more_memory_than_one() -> None:
+    array = np.random.default_rng(0).standard_normal((9, 15))
+    tracemalloc.start()
+    found = laid_out(array, (1 << 20, 9, 15), View.dense((1 << 20, 9, 15)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.shape == (9, 15)
+    assert peak < 1 << 16
