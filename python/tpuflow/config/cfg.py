@@ -25,7 +25,7 @@ from tpuflow.config.models import SECTIONS
 from tpuflow.config.section import ConfigError, also, is_per_layer
 from tpuflow.config.spellings import COMPOUNDS, PRESETS
 
-__all__ = ["parse_cfg"]
+__all__ = ["assignments", "parse_cfg"]
 
 KINDS = ("regex", "operators", "ids")
 """Kinds of exceptions, the weakest first."""
@@ -43,6 +43,7 @@ class Key:
     name: str
     per_layer: bool
     is_list: bool
+    is_text: bool = False
 
 
 def _keys() -> dict[str, list[Key]]:
@@ -55,7 +56,9 @@ def _keys() -> dict[str, list[Key]]:
             listed = any(
                 get_origin(part) is tuple for part in (field.annotation, *get_args(field.annotation))
             )
-            key = Key(section, name, is_per_layer(field), listed)
+            kinds = {field.annotation, *get_args(field.annotation)}
+            text = not listed and str in kinds and kinds.isdisjoint({int, float})
+            key = Key(section, name, is_per_layer(field), listed, text)
             for spelling in (name, f"{section}.{name}", *also(field)):
                 found.setdefault(spelling, []).append(key)
     for name in (*COMPOUNDS, *PRESETS):
@@ -75,7 +78,7 @@ def parse_cfg(text: str, source: str) -> dict[str, Any]:
     content: dict[str, Any] = {}
     exceptions: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     seen: dict[tuple[str, str], int] = {}
-    for number, name, written in _assignments(text, source):
+    for number, name, written in assignments(text, source):
         where = f"{source}:{number}"
         if name == "opt_config":
             content[name] = written
@@ -88,6 +91,10 @@ def parse_cfg(text: str, source: str) -> dict[str, Any]:
             value, rest = written[: match.start()].strip(), written[match.end() :]
             if not key.per_layer:
                 raise ConfigError(f"{where}: {name} holds for the whole network, layers cannot differ in it")
+        elif key.per_layer and (behind := re.search(r"&\s*\[.*", written)):
+            raise ConfigError(
+                f"{where}: {name}: write & <[(0,3)]:value> or & <[Conv]:value>, not {behind[0]}"
+            )
         if value:
             content.setdefault(key.section, {})[key.name] = _value(value, key)
         elif not rest:
@@ -98,7 +105,7 @@ def parse_cfg(text: str, source: str) -> dict[str, Any]:
     return content | ({"layers": entries} if entries else {})
 
 
-def _assignments(text: str, source: str) -> Iterator[tuple[int, str, str]]:
+def assignments(text: str, source: str) -> Iterator[tuple[int, str, str]]:
     """Line number, key and value of every assignment under `[Common]`."""
     inside = False
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
@@ -162,9 +169,13 @@ def _selected(text: str, where: str) -> tuple[str, Any]:
 
 
 def _value(text: str, key: Key) -> Any:
-    """A word as a plain value: a number, a truth value, a list, else the text itself."""
+    """A word as a plain value: a number, a truth value, a list, else the text itself; quotes do not count."""
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+        text = text[1:-1].strip()
     if text.lower() in {"true", "false"}:
         return text.lower() == "true"
+    if key.is_text:
+        return text
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):

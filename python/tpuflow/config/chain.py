@@ -17,6 +17,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tpuflow.config.choices import choices
+
 __all__ = ["METHODS", "ROUNDING", "GlobalMethod", "parsed_chain"]
 
 METHODS: Mapping[str, Mapping[str, float]] = {
@@ -98,9 +100,8 @@ def parsed_chain(text: str) -> tuple[GlobalMethod, ...]:
     for part in text.split("&"):
         form = FORM.fullmatch(part)
         if form is None or form.group(1) not in METHODS:
-            raise ValueError(
-                f'"{part.strip()}" is not a method of global calibration, choose of {", ".join(METHODS)}'
-            )
+            word = part.strip()
+            raise ValueError(f'"{word}" is not a method of global calibration, {choices(word, METHODS)}')
         method = _with_brackets(form.group(1), form.group(2), form.group(3) or "")
         if method in found:
             raise ValueError(f'"{part.strip()}" stands twice in the chain')

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tpuflow.config import published
-from tpuflow.config.cfg import parse_cfg
+from tpuflow.config.cfg import assignments, parse_cfg
 from tpuflow.config.models import SECTIONS, Config, LayerConfig
 from tpuflow.config.section import ConfigError
 from tpuflow.config.table import parse_table
@@ -43,12 +43,32 @@ def load_config(*paths: Path | str) -> Config:
     if any(path.suffix == ".cfg" for path in map(Path, paths)):
         fields = {name: model.model_fields for name, model in SECTIONS.items()}
         content = published.completed(content, fields, source)
-    config = Config.parse(content, source)
+    try:
+        config = Config.parse(content, source)
+    except ConfigError:
+        for path in map(Path, paths):
+            if path.suffix == ".cfg":
+                _check_lines(path)
+        raise
     if not restated:
         return config
     entries = Config.parse({"layers": restated}, source).layers
     changes = [change for entry in entries if (change := _changes(entry, config)) is not None]
     return config.model_copy(update={"layers": (*config.layers, *changes)})
+
+
+def _check_lines(path: Path) -> None:
+    """Names the first line of a text file that is wrong by itself.
+
+    Raises:
+        ConfigError: There is one.
+    """
+    fields = {name: model.model_fields for name, model in SECTIONS.items()}
+    for number, name, value in assignments(read_text(path, ConfigError), str(path)):
+        line = parse_cfg(f"[Common]\n{name} = {value}", str(path))
+        line.pop("opt_config", None)
+        alone = published.completed(line, fields, str(path), tell=lambda *_: None)
+        Config.parse(alone, f"{path}:{number}: {name}")
 
 
 def _changes(entry: LayerConfig, config: Config) -> LayerConfig | None:

@@ -8,7 +8,7 @@ stating a default in the file changes nothing. What that tool does not do at all
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tpuflow.config.quantization import FLOATS
@@ -62,7 +62,10 @@ NEEDS = {
 
 
 def completed(
-    content: Mapping[str, Any], fields: Mapping[str, Mapping[str, FieldInfo]], source: str
+    content: Mapping[str, Any],
+    fields: Mapping[str, Mapping[str, FieldInfo]],
+    source: str,
+    tell: Callable[..., None] = logger.warning,
 ) -> dict[str, Any]:
     """Plain values of a configuration with the defaults beneath, and without what has no effect.
 
@@ -70,10 +73,11 @@ def completed(
         content: By section, in any of their names.
         fields: The fields of every section by name.
         source: The file, for notes.
+        tell: Takes notes.
     """
     found = {key: dict(value) if isinstance(value, Mapping) else value for key, value in content.items()}
-    _samples(found, source)
-    _without_effect(found, source)
+    _samples(found, source, tell)
+    _without_effect(found, source, tell)
     for section, defaults in DEFAULTS.items():
         own = found.setdefault(section, {})
         try:
@@ -99,7 +103,7 @@ def _with_fallback(own: dict[str, Any], given: Mapping[str, Any]) -> dict[str, A
     return kept
 
 
-def _samples(found: dict[str, Any], source: str) -> None:
+def _samples(found: dict[str, Any], source: str, tell: Callable[..., None]) -> None:
     """One dataset reads the files of calibration and of judging; what lacks its file says nothing."""
     scored, given = found.get("evaluate", {}), found.get("input", {})
     dataset = scored.get("dataset")
@@ -119,10 +123,10 @@ def _samples(found: dict[str, Any], source: str) -> None:
         told = key in scored and not (key == "dataset" and given.get("calibration_dataset"))
         scored.pop(key, None)
         if told:
-            logger.warning("%s: %s has no effect without %s", source, key, other)
+            tell("%s: %s has no effect without %s", source, key, other)
 
 
-def _without_effect(found: dict[str, Any], source: str) -> None:
+def _without_effect(found: dict[str, Any], source: str, tell: Callable[..., None]) -> None:
     own = found.get("quantize", {})
     for key, other in NEEDS.items():
         if key in own and own.get(other) is not True:
@@ -132,7 +136,7 @@ def _without_effect(found: dict[str, Any], source: str) -> None:
     for each in winograd:
         del each["with_winograd"]
     if winograd:
-        logger.warning("%s: with_winograd changes nothing: the machine computes products as they are", source)
+        tell("%s: with_winograd changes nothing: the machine computes products as they are", source)
     if entries:
         # An entry that says nothing else is none.
         found["layers"] = [each for each in entries if len(each) > 1]

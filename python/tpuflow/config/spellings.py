@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tpuflow.config.choices import choices
+
 __all__ = ["COMPOUNDS", "GRIDS", "METHODS", "PRESETS", "QUANT_TYPES"]
 
 GRIDS: Mapping[str, str] = {
@@ -33,7 +35,7 @@ FLOATS: Mapping[str, str] = {
 def _method(value: Any) -> tuple[str, str]:
     """Granularity and grid of a method."""
     if value not in METHODS:
-        raise ValueError(f'"{value}" is no method, choose one of {", ".join(METHODS)}')
+        raise ValueError(f'"{value}" is no method, {choices(str(value), METHODS)}')
     _, granularity, grid = str(value).split("_", 2)
     return granularity, GRIDS[grid]
 
@@ -62,8 +64,8 @@ def _float_operators(value: Any) -> dict[str, Any]:
     match = re.fullmatch(r"(float16|bfloat16|float32)_(preferred|act_int_wht)(!?)", str(value))
     if match is None:
         types, kinds = ("float16", "bfloat16", "float32"), ("preferred", "act_int_wht")
-        known = ", ".join(["disable", *(f"{each}_{kind}" for kind in kinds for each in types)])
-        raise ValueError(f'trigger_float_op = "{value}" is not available, choose one of {known}')
+        known = ["disable", *(f"{each}_{kind}" for kind in kinds for each in types)]
+        raise ValueError(f'trigger_float_op = "{value}" is not available, {choices(str(value), known)}')
     fallback = {} if match[3] else {"fallback": "int8"}
     return {"dtype": match[1], **fallback} | ({"weight_only": True} if match[2] == "act_int_wht" else {})
 
@@ -103,7 +105,7 @@ QUANT_TYPES: Mapping[str, dict[str, Any]] = {
 
 def _preset(value: Any) -> dict[str, Any]:
     if value not in QUANT_TYPES:
-        raise ValueError(f'quant_type = "{value}" is not known, choose one of {", ".join(QUANT_TYPES)}')
+        raise ValueError(f'quant_type = "{value}" is not known, {choices(str(value), QUANT_TYPES)}')
     return QUANT_TYPES[value]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from tpuflow.config.choices import choices
 from tpuflow.strategies import STRATEGIES
 
 __all__ = ["known_strategy", "parsed_strategy", "parsed_trim"]
@@ -24,8 +25,8 @@ def parsed_strategy(text: str) -> tuple[str, tuple[float, ...]]:
     form = FORM.fullmatch(text)
     name = form.group(2) if form else ""
     if form is None or name not in STRATEGIES:
-        known = ", ".join(STRATEGIES)
-        raise ValueError(f'"{text}" is not a calibration strategy, choose one of {known}')
+        word = name or text
+        raise ValueError(f'"{text}" is not a calibration strategy, {choices(word, STRATEGIES)}')
     lead, listed, strategy = form.group(1), form.group(3), STRATEGIES[name]
     if lead is not None and not strategy.leading:
         raise ValueError(f'"{text}": {name} has no number in front')
