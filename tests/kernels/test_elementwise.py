@@ -49,11 +49,12 @@ def test_binary_operators_equal_the_reference(
     agree(op, shape=list(np.broadcast_shapes(*map(tuple, shapes))), dtype=y_type)
 
 
-def test_division_by_zero() -> None:
-    requant = {"multiplier": [1], "shift": [0], "zero_point": 5, "lo": -100, "hi": 110}
+@pytest.mark.parametrize("multiplier", [1, 0])
+def test_division_by_zero(multiplier: int) -> None:
+    requant = {"multiplier": [multiplier], "shift": [0], "zero_point": 5, "lo": -100, "hi": 110}
     x, y = Operand(np.array([3, -3, 0, 8], np.int8)), Operand(np.array([0, 0, 0, 4], np.int8))
     op = {"op": "binary", "kind": "div", "a": x, "b": y, "ka": 1, "kb": 1, "requant": requant}
-    assert agree(op, shape=[4], dtype="int8").tolist() == [110, -100, 5, 7]
+    assert agree(op, shape=[4], dtype="int8").tolist() == [110, -100, 5, 5 + 2 * multiplier]
 
 
 @given(st.data(), dtypes, dtypes)

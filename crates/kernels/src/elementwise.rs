@@ -60,7 +60,7 @@ fn divide(a: i64, b: i64, requant: &Requant) -> i32 {
     let numerator = i128::from(a * i64::from(multiplier)) << (-shift).max(0);
     let denominator = i128::from(b) << shift.max(0);
     let rounded = match denominator.signum() {
-        0 => numerator.signum() << 40,
+        0 => i128::from(a.signum()) << 40,
         sign => round_divide(numerator * sign, denominator * sign),
     };
     (rounded + i128::from(requant.zero_point)).clamp(i128::from(requant.lo), i128::from(requant.hi)) as i32
