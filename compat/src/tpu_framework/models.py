@@ -155,12 +155,22 @@ class QuantizedModel(ABC):
     def load(file_name: str | Path) -> QuantizedModel:
         """A saved model; nothing but its place is kept until its graph is needed.
 
+        Args:
+            file_name: As `save` was given it, with or without its suffix, or a folder with one model.
+
         Raises:
-            FileError: There is no such file.
+            FileError: There is no such file, or the folder has not one model.
         """
-        if not Path(file_name).is_file():
-            raise FileError(f"{file_name}: cannot be read: no such file or directory")
-        return _FileSystemMappedQuantizedModel(Path(file_name))
+        path = Path(file_name)
+        if path.is_dir():
+            models = sorted(path.glob("*.tpuq"))
+            if len(models) != 1:
+                raise FileError(f"{path}: has {len(models)} models (.tpuq): name one of its files")
+            return _FileSystemMappedQuantizedModel(models[0])
+        for found in (path, path.with_name(f"{path.name}.tpuq")):
+            if found.is_file():
+                return _FileSystemMappedQuantizedModel(found)
+        raise FileError(f"{file_name}: cannot be read: no such file or directory")
 
 
 class InMemoryQuantizedModel(QuantizedModel):
@@ -220,7 +230,7 @@ class RegularModel:
 
     Args:
         original_graph_def: ONNX model, file, graph of `onnx_to_tf`, or `GraphDef`.
-        input_shapes: By input, or in the model's order.
+        input_shapes: By input, or in the model's order; None is the model's own size, or 1 for an open batch.
         output_nodes: Tensors that become the outputs; none keeps the model's.
         anchors_mapping: Other names of tensors that may stand in `output_nodes`.
         percentile: Share of values that stay unclipped, in percent; 100 keeps all.
@@ -238,7 +248,7 @@ class RegularModel:
     def __init__(
         self,
         original_graph_def: Source | TfGraph | GraphDef,
-        input_shapes: Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None,
+        input_shapes: Mapping[str, Sequence[int | None]] | Sequence[Sequence[int | None]] | None,
         output_nodes: Sequence[str] | None,
         anchors_mapping: Mapping[str, str] | None = None,
         percentile: float = 100.0,
@@ -358,15 +368,17 @@ class RegularModel:
 
     def _samples(self, data: Mapping[str, Array] | Iterable[Mapping[str, Array]]) -> Samples:
         ports = self.model.inputs
+        dtypes = {port.name: np.dtype(port.dtype) for port in ports}
         if isinstance(data, Mapping):
-            return Samples.of(data, ports)
-        return Samples.of_feeds([dict(feed) for feed in data], ports)
+            return Samples.of(_arrays(data, dtypes), ports)
+        return Samples.of_feeds([_arrays(feed, dtypes) for feed in data], ports)
 
     def quantize(self, thresholds: Mapping[str, tuple[float, float]]) -> InMemoryQuantizedModel:
         """The model in integers.
 
         Raises:
             QuantizeError: A threshold is missing.
+            RangesError: A threshold is no pair of numbers.
         """
         graph = Recipe(self._config).lower(CalibratedModel(self.model, self._ranges(thresholds)))
         assert not isinstance(graph, Partitioned), "the model is whole"
@@ -374,10 +386,13 @@ class RegularModel:
 
     def _ranges(self, thresholds: Mapping[str, tuple[float, float]]) -> Ranges:
         # Thresholds are pairs alone; margins and the averages for bias correction stay with the model.
-        tensors = {
-            name: Range(float(low), float(high), margin=self._margins.get(name, 1.0))
-            for name, (low, high) in thresholds.items()
-        }
+        try:
+            tensors = {
+                name: Range(float(low), float(high), margin=self._margins.get(name, 1.0))
+                for name, (low, high) in thresholds.items()
+            }
+        except (ValueError, TypeError, AttributeError) as error:
+            raise RangesError(f"thresholds: a pair of numbers per tensor is expected: {error}") from None
         return Ranges(tensors, means=self._means)
 
 
@@ -404,11 +419,40 @@ def _pair(found: Range) -> tuple[float, float]:
 
 
 def _named_shapes(
-    source: Source, shapes: Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None
+    source: Source, shapes: Mapping[str, Sequence[int | None]] | Sequence[Sequence[int | None]] | None
 ) -> dict[str, Sequence[int]]:
-    if shapes is None or isinstance(shapes, Mapping):
-        return dict(shapes or {})
-    names = [port.name for port in load(source, host=True).inputs]
-    if len(names) != len(shapes):
-        raise ModelError(f"{len(shapes)} input shapes for {len(names)} inputs: {', '.join(names)}")
-    return dict(zip(names, shapes, strict=True))
+    if shapes is None:
+        return {}
+    if not isinstance(shapes, Mapping):
+        names = [port.name for port in load(source, host=True).inputs]
+        if len(names) != len(shapes):
+            raise ModelError(f"{len(shapes)} input shapes for {len(names)} inputs: {', '.join(names)}")
+        shapes = dict(zip(names, shapes, strict=True))
+    if not any(size is None for shape in shapes.values() for size in shape):
+        return {name: [int(size or 0) for size in shape] for name, shape in shapes.items()}
+    try:
+        own = {port.name: port.shape for port in load(source, host=True).inputs}
+    except ModelError:
+        own = {}  # sizes are open: the batch is 1, others must be given
+    return {name: _without_open(name, shape, own.get(name)) for name, shape in shapes.items()}
+
+
+def _without_open(name: str, shape: Sequence[int | None], own: Sequence[int] | None) -> list[int]:
+    """A shape whose open sizes are the model's own, or 1 for the batch."""
+    known = list(own) if own is not None and len(own) == len(shape) else [1, *(None for _ in shape[1:])]
+    sizes = [size if size is not None else other for size, other in zip(shape, known, strict=True)]
+    open_axes = [axis for axis, size in enumerate(sizes) if size is None]
+    if open_axes:
+        raise ModelError(f'input "{name}": axis {open_axes[0]} is open in the model, too: give its size')
+    return [int(size) for size in sizes if size is not None]
+
+
+def _arrays(feed: Mapping[str, Any], dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Array]:
+    """Arrays of what is given as lists, or as other real numbers than the model's."""
+    found = {name: np.asarray(values) for name, values in feed.items()}
+    return {
+        name: array.astype(dtypes[name])
+        if array.dtype.kind == "f" and name in dtypes and dtypes[name].kind == "f"
+        else array
+        for name, array in found.items()
+    }

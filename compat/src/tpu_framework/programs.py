@@ -85,7 +85,14 @@ def compile_(
     Raises:
         ProgramError: A layer cannot be sliced so.
         MachineError: The machine makes no sense, or a layer does not fit it.
+        TypeError: An argument is of another kind.
     """
+    for name, given, expected, example in (
+        ("hardware_parameters", hardware_parameters, ModelParameters, 'get_hw_params("128x128_asic")'),
+        ("parameters", parameters, CompileParameters, "O1 or O5"),
+    ):
+        if not isinstance(given, expected):
+            raise TypeError(f"compile_: {name} is {given!r}: give {expected.__name__}, such as {example}")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{hardware_parameters.name}.toml"
         path.write_text(hardware_parameters.to_toml(), encoding="utf-8")
