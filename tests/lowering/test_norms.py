@@ -8,6 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from lowering.quantized import Quantized, lowered
+from models.builder import Builder
 from tpuflow.evaluation.similarity import similarity
 from tpuflow.frontend import FloatSession
 
@@ -65,3 +66,15 @@ def test_one_large_element_is_normalized_to_the_root_of_their_number(dtype: str)
     found = lowered(model, [{"x": x}], {"quantize": {"dtype": dtype}})
     (measured,) = found.compare({"x": x}).values()
     assert measured.sqnr > (35 if dtype == "int8" else 80)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize("size", [1e3, 1e15, 1e30])
+def test_of_scores_far_apart_the_largest_gets_all(dtype: str, size: float) -> None:
+    b = Builder("softmax")
+    b.output(b.node("Softmax", b.input("x", [1, 8]), axis=-1))
+    x = (size * np.array([[0.1, -1, 0.5, 1, 0, -0.3, 0.2, 0.9]])).astype(np.float32)
+    found = lowered(b.model(), [{"x": x}], {"quantize": {"dtype": dtype, "output_dtype": dtype}})
+    (measured,) = found.compare({"x": x}).values()
+    assert measured.max_error < 0.01
+    found.equals_reference({"x": x})

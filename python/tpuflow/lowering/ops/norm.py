@@ -57,7 +57,8 @@ def _exponentials(source: Quant, target: Quant) -> ExponentialFields | FloatFiel
     else:
         multiplier, shift = approximate(reciprocal, 15)
     return {
-        "coefficient": int(np.rint(math.log2(math.e) * source.scale * 2.0**32)),
+        # Of steps of 31 powers of two and more only the largest element is left.
+        "coefficient": int(np.rint(math.log2(math.e) * min(source.scale, 32.0) * 2.0**32)),
         "multiplier": multiplier,
         "shift": shift,
         "zero_point": target.zero_point,
