@@ -163,7 +163,8 @@ def codes(
     step = max(1, PART * len(values) // max(1, values.size)) if values.ndim else 1
     parts: list[Any] = [slice(i, i + step) for i in range(0, len(values), step)] if values.ndim else [()]
     for part in parts:
-        quotient = np.rint(np.divide(values[part], divisor[part], dtype=np.float64))
+        with np.errstate(all="ignore"):  # infinities are masks and saturate
+            quotient = np.rint(np.divide(values[part], divisor[part], dtype=np.float64))
         quotient = np.where(np.isnan(quotient), 0.0, quotient) + zero_point
         stored[part] = np.clip(quotient, lo, hi)
     return stored
