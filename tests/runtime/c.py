@@ -34,14 +34,12 @@ def compiler() -> str:
 
 @cache
 def folder() -> Path:
-    """Where the library lies: `TPUFLOW_LIBRARY`, else where cargo builds that of the sources."""
+    """Where the library lies: `TPUFLOW_LIBRARY`, else where `./start library` builds that of the sources."""
     named = os.environ.get("TPUFLOW_LIBRARY")
     if named:
         return Path(named)
-    # Together with the extension module, so that both share what they are made of.
-    packages = ["-p", "tpuflow-capi", "-p", "tpuflow-python", "--features", "pyo3/extension-module"]
-    command = ["cargo", "build", "--release", "--locked", "--quiet", *packages]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    command = [str(REPOSITORY / "start"), "library"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release"
 

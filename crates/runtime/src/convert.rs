@@ -104,64 +104,33 @@ pub(crate) struct Channel {
 /// lowest bits.
 const INTEGER: f64 = 6_755_399_441_055_744.0;
 
-/// `$body` with `$item`, the elements of `$bytes` as numbers of their own type.
-macro_rules! elements {
-    ($user:expr, $bytes:expr, $item:ident => $body:expr) => {
-        match $user {
-            User::Bool => {
-                let $item = $bytes.iter().map(|&b| b != 0).map(u8::from);
-                $body
-            }
-            User::I8 => {
-                let $item = $bytes.iter().map(|&b| b.cast_signed());
-                $body
-            }
-            User::U8 => {
-                let $item = $bytes.iter().copied();
-                $body
-            }
-            User::I16 => {
-                let $item = $bytes.as_chunks().0.iter().map(|b| i16::from_le_bytes(*b));
-                $body
-            }
-            User::U16 => {
-                let $item = $bytes.as_chunks().0.iter().map(|b| u16::from_le_bytes(*b));
-                $body
-            }
-            User::I32 => {
-                let $item = $bytes.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b));
-                $body
-            }
-            User::U32 => {
-                let $item = $bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b));
-                $body
-            }
-            User::I64 => {
-                let $item = $bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b));
-                $body
-            }
-            User::U64 => {
-                let $item = $bytes.as_chunks().0.iter().map(|b| u64::from_le_bytes(*b));
-                $body
-            }
-            User::F16 => {
-                let $item = $bytes.as_chunks().0.iter().map(|b| F16(u16::from_le_bytes(*b)).widen());
-                $body
-            }
-            User::BF16 => {
-                let $item = $bytes.as_chunks().0.iter().map(|b| BF16(u16::from_le_bytes(*b)).widen());
-                $body
-            }
-            User::F32 => {
-                let $item = $bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
-                $body
-            }
-            User::F64 => {
-                let $item = $bytes.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b));
-                $body
-            }
+/// The elements of `$bytes`, numbers of the type `$user`, as a `Vec<$wide>`.
+///
+/// What is computed with them is compiled once for the wide type, not for every pair of types.
+macro_rules! widened {
+    ($user:expr, $bytes:expr, $wide:ty) => {{
+        let bytes: &[u8] = $bytes;
+        macro_rules! of {
+            ($read:expr) => {
+                bytes.as_chunks().0.iter().map(|b| $read(*b) as $wide).collect::<Vec<$wide>>()
+            };
         }
-    };
+        match $user {
+            User::Bool => of!(|[b]: [u8; 1]| u8::from(b != 0)),
+            User::I8 => of!(i8::from_le_bytes),
+            User::U8 => of!(u8::from_le_bytes),
+            User::I16 => of!(i16::from_le_bytes),
+            User::U16 => of!(u16::from_le_bytes),
+            User::I32 => of!(i32::from_le_bytes),
+            User::U32 => of!(u32::from_le_bytes),
+            User::I64 => of!(i64::from_le_bytes),
+            User::U64 => of!(u64::from_le_bytes),
+            User::F16 => of!(|b| F16(u16::from_le_bytes(b)).widen()),
+            User::BF16 => of!(|b| BF16(u16::from_le_bytes(b)).widen()),
+            User::F32 => of!(f32::from_le_bytes),
+            User::F64 => of!(f64::from_le_bytes),
+        }
+    }};
 }
 
 /// Stored elements of a user's numbers, in the same order. `Err`: the number of an element that does not fit.
@@ -190,20 +159,18 @@ pub(crate) fn to_stored<'a>(
         return Ok(Cow::Borrowed(bytes));
     }
     let stored = match meaning {
-        Meaning::Float => elements!(user, bytes, numbers => floats(numbers.map(|x| x as f64 as f32), code)),
+        Meaning::Float => floats(widened!(user, bytes, f64).into_iter().map(|x| x as f32), code),
         Meaning::Integer => {
             let (lo, hi) = code.range();
-            elements!(user, bytes, numbers => {
-                let wide: Vec<i128> = numbers.map(|x| x as i128).collect();
-                if let Some(at) = wide.iter().position(|x| !(i128::from(lo)..=i128::from(hi)).contains(x)) {
-                    return Err(at);
-                }
-                integers(wide.into_iter().map(|x| x as i64), code)
-            })
+            let wide = widened!(user, bytes, i128);
+            if let Some(at) = wide.iter().position(|x| !(i128::from(lo)..=i128::from(hi)).contains(x)) {
+                return Err(at);
+            }
+            integers(wide.into_iter().map(|x| x as i64), code)
         }
         Meaning::Codes(-128) if (user, code) == (User::U8, DType::I8) => bytes.iter().map(|b| b ^ 0x80).collect(),
         Meaning::Codes(offset) => {
-            elements!(user, bytes, numbers => integers(numbers.map(|x| (x as i64).wrapping_add(*offset)), code))
+            integers(widened!(user, bytes, i64).into_iter().map(|x| x.wrapping_add(*offset)), code)
         }
         Meaning::Scaled(scale, zero) => {
             let (lo, hi) = code.range();
@@ -228,10 +195,10 @@ pub(crate) fn to_stored<'a>(
                         _ => bytes_of(codes.map(|q| (q as i16).to_le_bytes())),
                     }));
                 }
-                elements!(user, bytes, numbers => integers(numbers.map(|x| rounded(x as f64, scale)), code))
+                integers(widened!(user, bytes, f64).into_iter().map(|x| rounded(x, scale)), code)
             } else {
-                elements!(user, bytes, numbers => integers(
-                    numbers.enumerate().map(|(n, x)| rounded(x as f64, scale_of(scale, channel, n))), code))
+                let numbers = widened!(user, bytes, f64).into_iter().enumerate();
+                integers(numbers.map(|(n, x)| rounded(x, scale_of(scale, channel, n))), code)
             }
         }
     };
@@ -258,14 +225,12 @@ pub(crate) fn from_stored<'a>(
     let numbers = match meaning {
         Meaning::Float | Meaning::Integer if user == stored => return bytes,
         Meaning::Codes(0) if user.bytes() == stored.bytes() => return bytes,
-        Meaning::Float => elements!(stored, bytes, numbers => written(numbers.map(|x| x as f64), user)),
-        Meaning::Integer if user.least().is_none() => {
-            elements!(stored, bytes, numbers => written(numbers.map(|x| x as f64), user))
-        }
-        Meaning::Integer => elements!(stored, bytes, numbers => whole(numbers.map(|x| x as i64), user)),
+        Meaning::Float => written(widened!(stored, &bytes, f64).into_iter(), user),
+        Meaning::Integer if user.least().is_none() => written(widened!(stored, &bytes, f64).into_iter(), user),
+        Meaning::Integer => whole(widened!(stored, &bytes, i64).into_iter(), user),
         Meaning::Codes(-128) if (user, code) == (User::U8, DType::I8) => bytes.iter().map(|b| b ^ 0x80).collect(),
         Meaning::Codes(offset) => {
-            elements!(stored, bytes, numbers => whole(numbers.map(|x| (x as i64).wrapping_sub(*offset)), user))
+            whole(widened!(stored, &bytes, i64).into_iter().map(|x| x.wrapping_sub(*offset)), user)
         }
         Meaning::Scaled(scale, zero) => {
             let zero = i64::from(*zero);
@@ -278,11 +243,11 @@ pub(crate) fn from_stored<'a>(
                     (User::F32, DType::I16) => {
                         bytes_of(bytes.as_chunks().0.iter().map(|b| single(i16::from_le_bytes(*b).into())))
                     }
-                    _ => elements!(stored, bytes, numbers => written(numbers.map(|x| real(x as i64, scale)), user)),
+                    _ => written(widened!(stored, &bytes, i64).into_iter().map(|x| real(x, scale)), user),
                 }
             } else {
-                elements!(stored, bytes, numbers => written(
-                    numbers.enumerate().map(|(n, x)| real(x as i64, scale_of(scale, channel, n))), user))
+                let numbers = widened!(stored, &bytes, i64).into_iter().enumerate();
+                written(numbers.map(|(n, x)| real(x, scale_of(scale, channel, n))), user)
             }
         }
     };
