@@ -26,7 +26,6 @@ def data() -> Arrays:
     return dict(samples(small_classifier().model(), 4))
 
 
-@pytest.mark.feature("MSC-04")
 def test_open_sizes_are_the_models_own_or_one_sample(model: RegularModel) -> None:
     assert model.model.inputs[0].shape == (1, 3, 6, 5)
     assert RegularModel(small_classifier().model(), [(None, 3, 6, 5)], None).model.inputs[0].shape[0] == 1
@@ -37,7 +36,6 @@ def test_open_sizes_are_the_models_own_or_one_sample(model: RegularModel) -> Non
         RegularModel(b.model(), {"x": (None, 4, None)}, None)
 
 
-@pytest.mark.feature("MSC-04")
 def test_samples_may_be_lists_and_of_double_precision(model: RegularModel, data: Arrays) -> None:
     expected = model.calibrate(data)
     assert model.calibrate({"image": data["image"].astype(np.float64)}) == expected

@@ -247,7 +247,7 @@ def test_the_counts() -> None:
 
 
 @pytest.mark.parametrize(("key", "form"), [(key, form) for key, forms in FORMS.items() for form in forms])
-@pytest.mark.feature("CFG-01", "CFG-02")
+@pytest.mark.feature("CFG-01")
 def test_a_form_sets_what_it_says_and_nothing_else(key: str, form: str, tmp_path: Path) -> None:
     (tmp_path / "layers.json").write_text('{"fc": {"q_bits_weight": 16}}', encoding="utf-8")
     more = COMPANIONS.get(key, ())
@@ -265,7 +265,7 @@ def test_a_form_sets_what_it_says_and_nothing_else(key: str, form: str, tmp_path
 
 @pytest.mark.parametrize("form", EXCEPTIONS)
 @pytest.mark.parametrize("key", BY_LAYER)
-@pytest.mark.feature("CFG-03")
+@pytest.mark.feature("CFG-05")
 def test_an_exception_holds_where_it_says(key: str, form: str, tmp_path: Path) -> None:
     general, local, expected = BY_LAYER[key]
     config = read(tmp_path, f"{key} = {general} & {form.format(local)}")
@@ -319,6 +319,7 @@ def test_the_tables_are_those_of_the_manual(shared: Path) -> None:
         assert cell.split("[")[0] == form.split("[")[0] and cell.count(",") == form.count(",")
 
 
+@pytest.mark.feature("CFG-01")
 @pytest.mark.parametrize(
     ("line", "words"),
     [

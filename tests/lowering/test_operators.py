@@ -277,14 +277,32 @@ POOLS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "global average": ("GlobalAveragePool", {}),
     "global max": ("GlobalMaxPool", {}),
+    "norm": ("LpPool", {"kernel_shape": [3, 2], "strides": [2, 1], "p": 2}),
+    "norm of magnitudes": ("LpPool", {"kernel_shape": [2, 2], "p": 1}),
+    "global norm": ("GlobalLpPool", {"p": 2}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
 @pytest.mark.parametrize("name", POOLS)
+@pytest.mark.feature("NUM-26", "NUM-27")
 def test_pool(name: str, dtype: str) -> None:
     operator, attributes = POOLS[name]
     network(node(operator, **attributes), dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize("name", ["max", "global max"])
+@pytest.mark.feature("NUM-27")
+def test_maximum_pools_keep_the_grid(name: str, dtype: str) -> None:
+    operator, attributes = POOLS[name]
+    found = network(lambda b, x: b.node(operator, b.node("Tanh", x), **attributes), dtype=dtype)
+    layer = found.graph.layers[-1]
+    grids = [
+        (found.graph.tensors[number].scale, found.graph.tensors[number].zero_point)
+        for number in (layer.operands[0], layer.output)
+    ]
+    assert grids[0] == grids[1]
 
 
 MOVES: dict[str, tuple[Made, list[str]]] = {

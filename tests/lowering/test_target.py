@@ -94,6 +94,16 @@ def test_what_a_target_forbids_is_an_error(values: dict[str, Any], words: str) -
     assert words in str(raised.value)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.feature("LOW-08")
+def test_a_preferred_type_falls_back_and_one_that_is_forced_is_an_error(dtype: str) -> None:
+    for kind in ("preferred", "act_int_wht"):
+        assert types(lowered(trigger_float_op=f"{dtype}_{kind}")) == {dtype}
+        assert types(lowered(target="int8", trigger_float_op=f"{dtype}_{kind}")) == {"int8"}
+        with pytest.raises(ConfigError, match=f'target "int8" does not allow {dtype} outputs of Conv'):
+            lowered(target="int8", trigger_float_op=f"{dtype}_{kind}!")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

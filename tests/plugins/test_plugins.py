@@ -225,7 +225,7 @@ def operator(version: str, factor: int = 1) -> str:
     return OPERATOR.replace("{version}", version).replace("{factor}", str(factor))
 
 
-@pytest.mark.feature("PLG-04")
+@pytest.mark.feature("PLG-04", "PLG-09")
 def test_forward_runs_before_quantize_and_then_on_codes(tmp_path: Path) -> None:
     registry = loaded(tmp_path / "p", aipubt_op_halved=operator("1024"))
     node = halved()
