@@ -70,6 +70,55 @@ class _State:
     scale: Array
 
 
+@dataclass(frozen=True)
+class _Matrix:
+    """What stays as it is while a matrix is learned.
+
+    Attributes:
+        weights: `[rows, k]`.
+        steps: Of each row, before any is learned.
+        largest: Largest code of weights.
+        grid: Of the operand; None leaves it in floats.
+        power: Of the sums in float, the mean of their squares.
+    """
+
+    weights: Array
+    steps: Array
+    largest: int
+    grid: Quant | None
+    power: float
+
+    def codes(self, state: _State) -> tuple[Array, Array]:
+        """Codes and the steps of their rows."""
+        steps = (self.steps * np.exp(state.logs)).astype(np.float32).astype(np.float64)
+        codes = np.rint(self.weights / steps[:, np.newaxis] + state.shifts)
+        return np.clip(codes, -self.largest, self.largest), steps
+
+    def loss(self, columns: Array, expected: Array, state: _State) -> float:
+        """Squared error of the sums over their power."""
+        codes, steps = self.codes(state)
+        z = stored_operand(columns, self.grid, float(np.exp(state.scale[0])))[0]
+        error = z @ (codes * steps[:, np.newaxis]).T + state.bias - expected
+        return float(np.mean(error**2)) / self.power
+
+    def gradients(self, columns: Array, expected: Array, state: _State) -> dict[str, Array]:
+        """Derivatives of the loss, straight through roundings."""
+        codes, steps = self.codes(state)
+        quotient = self.weights / steps[:, np.newaxis] + state.shifts
+        inside = np.abs(quotient) <= self.largest + 0.5
+        made = codes * steps[:, np.newaxis]
+        z, slope = stored_operand(columns, self.grid, float(np.exp(state.scale[0])))
+        off = 2 * (z @ made.T + state.bias - expected) / (self.power * expected.size)
+        by_weight = off.T @ z
+        by_step = np.where(inside, codes - self.weights / steps[:, np.newaxis], codes)
+        return {
+            "shifts": by_weight * steps[:, np.newaxis] * inside,
+            "logs": np.asarray((by_weight * by_step).sum(axis=1) * steps),
+            "bias": np.asarray(off.sum(axis=0)),
+            "scale": np.array([float(np.sum((off @ made) * slope))]),
+        }
+
+
 def adaquant(
     weights: Array,
     columns: Array,
@@ -92,21 +141,16 @@ def adaquant(
     reach = np.abs(weights).max(axis=1)
     own = np.where(reach > 0, reach, 1.0) / largest
     expected = columns @ weights.T
-    power = max(float(np.mean(expected**2)), 1e-30)
+    matrix = _Matrix(weights, own, largest, grid, max(float(np.mean(expected**2)), 1e-30))
     state = _State(np.zeros_like(weights), np.zeros(len(weights)), np.zeros(len(weights)), np.zeros(1))
     optimizers = {
         "shifts": Adam(numbers["lr_weight"] * largest, weights.shape),
         "logs": Adam(numbers["lr_quant_param_weight"], own.shape),
-        "bias": Adam(numbers["lr_bias"] * np.sqrt(power), own.shape),
+        "bias": Adam(numbers["lr_bias"] * np.sqrt(matrix.power), own.shape),
         "scale": Adam(numbers["lr_quant_param_activation"] * 0.01, (1,)),
     }
 
-    def loss(now: _State) -> float:
-        codes, steps = _codes(weights, own, now, largest)
-        z = stored_operand(columns, grid, float(np.exp(now.scale[0])))[0]
-        return float(np.mean((z @ (codes * steps[:, np.newaxis]).T + now.bias - expected) ** 2)) / power
-
-    losses = [loss(state)]
+    losses = [matrix.loss(columns, expected, state)]
     best, least = _copy(state), losses[0]
     per_batch = max(1, len(columns) * int(numbers["batch_size"]) // max(1, int(numbers["batches"])))
     epochs = int(numbers["epochs"])
@@ -115,24 +159,17 @@ def adaquant(
         order = generator.permutation(len(columns))
         for start in range(0, len(order), per_batch):
             part = order[start : start + per_batch]
-            for name, gradient in _gradients(
-                weights, own, columns[part], expected[part], state, largest, grid, power
-            ).items():
+            for name, gradient in matrix.gradients(columns[part], expected[part], state).items():
                 setattr(state, name, getattr(state, name) + optimizers[name].step(gradient, share))
-        losses.append(loss(state))
+        losses.append(matrix.loss(columns, expected, state))
         if losses[-1] < least:
             best, least = _copy(state), losses[-1]
-    codes, steps = _codes(weights, own, best, largest)
+    codes, steps = matrix.codes(best)
     return LearnedLayer(codes, steps, best.bias, float(np.exp(best.scale[0])), tuple(losses))
 
 
 def _copy(state: _State) -> _State:
     return _State(state.shifts.copy(), state.logs.copy(), state.bias.copy(), state.scale.copy())
-
-
-def _codes(weights: Array, own: Array, state: _State, largest: int) -> tuple[Array, Array]:
-    steps = (own * np.exp(state.logs)).astype(np.float32).astype(np.float64)
-    return np.clip(np.rint(weights / steps[:, np.newaxis] + state.shifts), -largest, largest), steps
 
 
 def stored_operand(columns: Array, grid: Quant | None, factor: float) -> tuple[Array, Array]:
@@ -145,30 +182,3 @@ def stored_operand(columns: Array, grid: Quant | None, factor: float) -> tuple[A
     codes = np.clip(whole, grid.lo - grid.zero_point, grid.hi - grid.zero_point)
     inside = whole == codes
     return codes * step, step * np.where(inside, codes - quotient, codes)
-
-
-def _gradients(
-    weights: Array,
-    own: Array,
-    columns: Array,
-    expected: Array,
-    state: _State,
-    largest: int,
-    grid: Quant | None,
-    power: float,
-) -> dict[str, Array]:
-    """Derivatives of the loss, straight through roundings."""
-    codes, steps = _codes(weights, own, state, largest)
-    quotient = weights / steps[:, np.newaxis] + state.shifts
-    inside = np.abs(quotient) <= largest + 0.5
-    made = codes * steps[:, np.newaxis]
-    z, slope = stored_operand(columns, grid, float(np.exp(state.scale[0])))
-    off = 2 * (z @ made.T + state.bias - expected) / (power * expected.size)
-    by_weight = off.T @ z
-    by_step = np.where(inside, codes - weights / steps[:, np.newaxis], codes)
-    return {
-        "shifts": by_weight * steps[:, np.newaxis] * inside,
-        "logs": np.asarray((by_weight * by_step).sum(axis=1) * steps),
-        "bias": np.asarray(off.sum(axis=0)),
-        "scale": np.array([float(np.sum((off @ made) * slope))]),
-    }
