@@ -20,7 +20,7 @@ from tpuflow.frontend import Port, run_float
 from tpuflow.io.samples import Samples, joined_samples, load_labeled, load_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -272,3 +272,31 @@ def test_samples_from_whole_feeds() -> None:
         assert all(np.array_equal(batch.arrays[name], feed[name]) for name in ("image", "ids"))
     with pytest.raises(SampleError, match="samples: there are none"):
         Samples.of_feeds([], (IMAGE, IDS))
+
+
+@pytest.mark.feature("VIS-01")
+def test_a_representative_dataset_is_samples() -> None:
+    """Feeds in the inputs' order or by name, of one sample or several, in a list, a generator, a function."""
+    float32 = np.dtype(np.float32)
+    ports = [Port("x", (1, 3, 4), float32), Port("y", (1, 2), float32)]
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(6, 3, 4)).astype(np.float32), rng.normal(size=(6, 2)).astype(np.float32)
+    expected = list(Samples.of({"x": x, "y": y}, ports).rows())
+
+    def feeds(size: int) -> Iterator[list[NDArray[Any]]]:
+        for at in range(0, 6, size):
+            yield [x[at : at + size], y[at : at + size]]
+
+    named = [{"y": y[at : at + 1], "x": x[at : at + 1]} for at in range(6)]
+    for dataset in (lambda: feeds(1), lambda: feeds(3), feeds(2), list(feeds(1)), named):
+        for ours, theirs in zip(Samples.of(dataset, ports).rows(), expected, strict=True):
+            assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+    wrong: list[tuple[Any, str]] = [
+        ([], "there are none"),
+        ([[x[:1]]], "a feed has 1 arrays, the network 2 inputs"),
+        ([[x[:1], y[:1]], {"x": x[:1]}], "feeds have different inputs"),
+        ([[x[:1], y[:1]], [x[:1, :2], y[:1]]], "feeds of different shapes"),
+    ]
+    for dataset, words in wrong:
+        with pytest.raises(SampleError, match=words):
+            Samples.of(dataset, ports)

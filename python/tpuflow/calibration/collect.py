@@ -25,7 +25,7 @@ from tpuflow.calibration.trim import trimmed
 from tpuflow.config import CalibrationConfig, Config, refuse_calibration, scoped
 from tpuflow.errors import RangesError
 from tpuflow.frontend import FloatModel
-from tpuflow.io.samples import Samples
+from tpuflow.io.samples import Dataset, Samples
 from tpuflow.partitioning import PartitionedModel, device_values, partition
 from tpuflow.strategies import STRATEGIES
 
@@ -73,7 +73,7 @@ def without_warnings() -> Iterator[None]:
 
 def calibrate(
     float_model: FloatModel | PartitionedModel,
-    samples: Samples | Mapping[str, NDArray[Any]],
+    samples: Samples | Mapping[str, NDArray[Any]] | Dataset,
     config: Config | CalibrationConfig | None = None,
     progress: Progress | None = None,
     counted: Callable[[Statistics], None] | None = None,
@@ -84,7 +84,7 @@ def calibrate(
 
     Args:
         float_model: What to calibrate.
-        samples: Samples of its inputs, or arrays by input name as `Samples.of` takes them.
+        samples: Samples of its inputs, arrays by input name, or a representative dataset (`Dataset`).
             Not read where `statistic_file` says what was counted, unless it may lack tensors and does, or
             where the model states all ranges.
         config: A whole configuration, by which every tensor is calibrated for the grid it will have; or one

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -28,15 +29,18 @@ from tpuflow.io.arrays import array_headers, read_arrays
 from tpuflow.io.memory import bytes_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator
     from concurrent.futures import Future
 
 __all__ = [
-    "Batch", "Port", "Samples", "in_turn", "joined_samples", "load_evaluation_samples", "load_labeled",
-    "load_samples",
+    "Batch", "Dataset", "Port", "Samples", "in_turn", "joined_samples", "load_evaluation_samples",
+    "load_labeled", "load_samples",
 ]  # fmt: skip
 
 Array = NDArray[Any]
+Dataset = Callable[[], Iterable[Any]] | Iterable[Any]
+"""A representative dataset: feeds, or a function that gives them. A feed is the arrays of all inputs, by name
+or in the order of the network."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 LABELS = "labels"
@@ -100,12 +104,21 @@ class Samples:
     _seed: int | None = None
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Array], ports: Sequence[Port], source: str = "samples") -> Samples:
+    def of(
+        cls, arrays: Mapping[str, Array] | Dataset, ports: Sequence[Port], source: str = "samples"
+    ) -> Samples:
         """Samples in memory; `source` names them in errors.
+
+        Args:
+            arrays: Arrays by input name, `[samples, ...]`, or a representative dataset, see `Dataset`.
+            ports: The network inputs they belong to.
+            source: What errors call them.
 
         Raises:
             SampleError: A name, shape, dtype or value is wrong, or there are no samples.
         """
+        if not isinstance(arrays, Mapping):
+            return cls._of_dataset(arrays, ports, source)
         sizes = {port.shape[:1] for port in ports}
         one_feed = bool(sizes - {(1,)}) and _is_feed(arrays, ports)
         if one_feed and (len(sizes) > 1 or () in sizes):  # no axis they all share: the whole is one sample
@@ -113,6 +126,34 @@ class Samples:
         count, batch = _check(arrays, ports, source)
         contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         return cls(tuple(ports), count, batch, (contiguous,), one_feed=one_feed)
+
+    @classmethod
+    def _of_dataset(cls, dataset: Dataset, ports: Sequence[Port], source: str) -> Samples:
+        """Feed after feed, of one sample each or of several."""
+        feeds = []
+        for feed in dataset() if callable(dataset) else dataset:
+            values = list(feed.values()) if isinstance(feed, Mapping) else list(feed)
+            names = list(feed) if isinstance(feed, Mapping) else [port.name for port in ports]
+            if len(values) != len(names):
+                raise SampleError(
+                    f"{source}: a feed has {len(values)} arrays, the network {len(names)} inputs"
+                )
+            feeds.append(dict(zip(names, map(np.asarray, values), strict=True)))
+        if any(feed.keys() != feeds[0].keys() for feed in feeds):
+            raise SampleError(f"{source}: feeds have different inputs")
+        shapes = {port.name: port.shape for port in ports}
+        single = all(shape[:1] == (1,) for shape in shapes.values())
+        if not feeds or (
+            not single
+            and all(array.shape == shapes.get(name) for feed in feeds for name, array in feed.items())
+        ):
+            return cls.of_feeds(feeds, ports)
+        try:
+            return cls.of(
+                {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}, ports, source
+            )
+        except ValueError as error:
+            raise SampleError(f"{source}: feeds of different shapes: {error}") from None
 
     @classmethod
     def of_feeds(cls, feeds: Sequence[Mapping[str, Array]], ports: Sequence[Port]) -> Samples:

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from tpuflow.evaluation.comparison import Comparison
     from tpuflow.evaluation.scores import Evaluation
     from tpuflow.execution.levels import Level
-    from tpuflow.io.samples import Port
+    from tpuflow.io.samples import Dataset, Port
     from tpuflow.partitioning.storage import AnyGraph, AnyProgram
     from tpuflow.pipeline.builder import BuildResult
     from tpuflow.ptq import Listener, SearchResult
 
     Arrays = Mapping[str, NDArray[Any]]
-    Source = Samples | Arrays | str | Path
+    Source = Samples | Arrays | Dataset | str | Path
     AnyModel = FloatModel | PartitionedModel
 
 __all__ = ["build", "compare", "evaluate", "samples", "search"]
@@ -47,7 +47,9 @@ def samples(source: Source, model: AnyModel) -> Samples:
     """Opens samples of a model's inputs and checks all of them.
 
     Args:
-        source: An `.npz`, a directory of `.npz` or `.npy` files, or arrays by input name, `[samples, ...]`.
+        source: An `.npz`, a directory of `.npz` or `.npy` files, arrays by input name, `[samples, ...]`,
+            or a representative dataset: feeds (arrays by name or in the inputs' order), or a function that
+            gives them.
         model: Whose inputs they are for.
 
     Raises:
@@ -61,12 +63,7 @@ def _opened(source: Source, ports: Sequence[Port]) -> Samples:
         return source
     if isinstance(source, str | Path):
         return load_samples(source, ports)
-    return Samples.of(_arrays(source), ports)
-
-
-def _arrays(source: Any) -> Arrays:
-    arrays: Arrays = source
-    return arrays
+    return Samples.of(source, ports)
 
 
 def build(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tpuflow.calibration import Range
     from tpuflow.compiler.machine import Machine
     from tpuflow.frontend import Phase
-    from tpuflow.io.samples import Samples
+    from tpuflow.io.samples import Dataset, Samples
 
 __all__ = ["Request", "forbid_float_options", "forbid_ranges"]
 
@@ -63,7 +63,7 @@ class Request:
     model: Path
     level: int = 1
     machine: str | PathLike[str] | Machine = "128x128_asic"
-    calibration: Path | Samples | Mapping[str, NDArray[Any]] | None = None
+    calibration: Path | Samples | Mapping[str, NDArray[Any]] | Dataset | None = None
     plugins: Registry = field(default_factory=Registry)
     qconfig: str | None = None
     ranges: Path | None = None

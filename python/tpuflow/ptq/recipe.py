@@ -41,7 +41,7 @@ from tpuflow.calibration import calibrate as find_ranges
 from tpuflow.config import Config, ConfigError, refuse_calibration
 from tpuflow.errors import FileError
 from tpuflow.frontend import FloatModel
-from tpuflow.io.samples import Samples
+from tpuflow.io.samples import Dataset, Samples
 from tpuflow.lowering import QuantizeError
 from tpuflow.lowering import lower as lower_model
 from tpuflow.partitioning import Partitioned, PartitionedModel, partition
@@ -347,7 +347,7 @@ def quantize(
     ranges: Ranges | None = None,
     config: Config | None = None,
     *,
-    samples: Samples | Mapping[str, NDArray[Any]] | None = None,
+    samples: Samples | Mapping[str, NDArray[Any]] | Dataset | None = None,
     listener: Listener | None = None,
 ) -> Graph: ...
 
@@ -358,7 +358,7 @@ def quantize(
     ranges: Ranges | None = None,
     config: Config | None = None,
     *,
-    samples: Samples | Mapping[str, NDArray[Any]] | None = None,
+    samples: Samples | Mapping[str, NDArray[Any]] | Dataset | None = None,
     listener: Listener | None = None,
 ) -> Partitioned[Graph]: ...
 
@@ -368,7 +368,7 @@ def quantize(
     ranges: Ranges | None = None,
     config: Config | None = None,
     *,
-    samples: Samples | Mapping[str, NDArray[Any]] | None = None,
+    samples: Samples | Mapping[str, NDArray[Any]] | Dataset | None = None,
     listener: Listener | None = None,
 ) -> Graph | Partitioned[Graph]:
     """Turns a float model into a graph of integers, by samples or by ranges.
@@ -383,7 +383,8 @@ def quantize(
         model: As `tpuflow.load` gives it, or in segments, as `tpuflow.partition` does.
         ranges: A range for every value that becomes codes, as `tpuflow.calibrate` finds them.
         config: Types, grids and exceptions by name; int8 with asymmetric activations by default.
-        samples: What to calibrate with: `tpuflow.samples`, or arrays by input name, `[samples, ...]`.
+        samples: What to calibrate with: `tpuflow.samples`, arrays by input name, `[samples, ...]`, or a
+            representative dataset: feeds, or a function that gives them.
         listener: Told what the stages do; remarks go to the log by default.
 
     With samples and a folder named by `tpuflow.set_log_folder`, TensorBoard's event files are written there.
