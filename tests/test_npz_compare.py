@@ -21,6 +21,7 @@ from tpuflow.evaluation.tensor_files import (
     STAGES,
     Level,
     Network,
+    Scope,
     Step,
     Tolerance,
     cause,
@@ -122,7 +123,7 @@ def test_table_csv_json_and_excepts(x: F, tmp_path: Path) -> None:
     full = np.array([127, -128, 5, 127], np.int8)
     np.savez(tmp_path / "a.npz", good=x, bad=x, left=x, codes=full, only_a=x)
     np.savez(tmp_path / "b.npz", good=x, bad=wrong, left=wrong, codes=full, only_b=x)
-    table = compare_files(tmp_path / "a.npz", tmp_path / "b.npz", Tolerance(), excepts=("lef*",))
+    table = compare_files(tmp_path / "a.npz", tmp_path / "b.npz", Tolerance(), Scope(excepts=("lef*",)))
     assert [row.name for row in table.rows] == ["good", "bad", "codes"]
     assert [row.name for row in table.failures] == table.first_failing == ["bad"]
     assert (table.missing, table.extra) == (["only_a"], ["only_b"])
@@ -143,17 +144,17 @@ def test_a_small_component_is_not_hidden_by_a_large_one() -> None:
     boxes[:, 4] /= 300
     wrong = boxes.copy()
     wrong[:, 4] = boxes[::-1, 4]
-    table = compare_arrays({"boxes": boxes}, {"boxes": wrong}, Tolerance(), axis=1)
+    table = compare_arrays({"boxes": boxes}, {"boxes": wrong}, Tolerance(), Scope(axis=1))
     row = table.row("boxes")
     assert row.passed and row.worst == 4
     assert row.axis[0].cosine == 1 and row.axis[4].cosine < 0.95
-    assert not compare_arrays({"s": boxes[0]}, {"s": boxes[0]}, Tolerance(), axis=1).row("s").axis
+    assert not compare_arrays({"s": boxes[0]}, {"s": boxes[0]}, Tolerance(), Scope(axis=1)).row("s").axis
 
 
 @pytest.mark.feature("CMP-25")
 def test_sampling_says_what_it_leaves_out(x: F) -> None:
     arrays = {f"t{n}": x for n in range(300)}
-    table = compare_arrays(arrays, arrays, Tolerance(), sample=20)
+    table = compare_arrays(arrays, arrays, Tolerance(), Scope(sample=20))
     assert len(table.rows) == 20 and table.left_out == 280
     assert table.rows[0].name == "t0" and table.rows[-1].name == "t299"
     assert compare_arrays(arrays, arrays, Tolerance()).left_out == 0
@@ -179,20 +180,20 @@ def chain() -> Network:
 def test_the_first_failing_tensor_is_found(x: F, failing: str, first_failing: str) -> None:
     reference = dict.fromkeys("edcba", x)
     other = {name: 2 * x if name in failing else x for name in reference}
-    table = compare_arrays(reference, other, Tolerance(), network=chain())
+    table = compare_arrays(reference, other, Tolerance(), Scope(network=chain()))
     assert [row.name for row in table.rows] == list("abcde")
     assert table.first_failing == list(first_failing)
     assert table.row("c").op == "conv"
     # A tensor nobody compared hands on what stands above it.
     del reference["b"]
-    again = compare_arrays(reference, other, Tolerance(), network=chain())
+    again = compare_arrays(reference, other, Tolerance(), Scope(network=chain()))
     assert again.first_failing == list("c" if failing == "bce" else first_failing)
 
 
 @pytest.mark.feature("VIS-10")
 def test_the_picture_has_the_failing_set_red(x: F) -> None:
     other = {name: 2 * x if name in "ce" else x for name in "abce"}
-    table = compare_arrays(dict.fromkeys("abce", x), other, Tolerance(), network=chain())
+    table = compare_arrays(dict.fromkeys("abce", x), other, Tolerance(), Scope(network=chain()))
     text = to_dot(chain(), table, 'a "name"')
     lines = text.splitlines()
     red = [line.split("\\n")[1] for line in lines if "#e5484d" in line]

@@ -56,7 +56,7 @@ def compare_two_files(reference: Path, other: Path, asked: FileComparison) -> No
         ComparisonError: There is none to compare.
     """
     from tpuflow.evaluation.comparison import ComparisonError, DifferenceError
-    from tpuflow.evaluation.tensor_files import STAGES, Tolerance, compare_files, network_of, to_dot
+    from tpuflow.evaluation.tensor_files import STAGES, Scope, Tolerance, compare_files, network_of, to_dot
     from tpuflow.io.files import write_text
 
     if asked.stage not in STAGES:
@@ -68,16 +68,8 @@ def compare_two_files(reference: Path, other: Path, asked: FileComparison) -> No
     least = STAGES[asked.stage] if asked.tolerance is None else Tolerance.parse(asked.tolerance)
     known = None if asked.network is None else network_of(asked.network)
     with progress("compare") as advance:
-        found = compare_files(
-            reference,
-            other,
-            least,
-            excepts=options.names(asked.ignored_tensors),
-            network=known,
-            axis=asked.axis,
-            sample=asked.sample,
-            progress=advance,
-        )
+        scope = Scope(options.names(asked.ignored_tensors), known, asked.axis, asked.sample)
+        found = compare_files(reference, other, least, scope, progress=advance)
     if asked.csv is not None:
         write_text(asked.csv, found.to_csv())
     write_figures(asked.json, found.to_json())

@@ -15,7 +15,7 @@ from tpuflow.evaluation.tensor_files.causes import Cause, cause
 from tpuflow.evaluation.tensor_files.levels import STAGES, Level, Tolerance, Verdict, classify
 from tpuflow.evaluation.tensor_files.network import Network, Step, network_of
 from tpuflow.evaluation.tensor_files.picture import to_dot
-from tpuflow.evaluation.tensor_files.table import Row, Table, compare_arrays, compare_files
+from tpuflow.evaluation.tensor_files.table import Row, Scope, Table, compare_arrays, compare_files
 
 __all__ = [
     "STAGES",
@@ -23,6 +23,7 @@ __all__ = [
     "Level",
     "Network",
     "Row",
+    "Scope",
     "Step",
     "Table",
     "Tolerance",

@@ -19,7 +19,7 @@ from tpuflow.evaluation.tensor_files.levels import Level, Tolerance, Verdict, cl
 from tpuflow.evaluation.tensor_files.network import Network
 from tpuflow.evaluation.tensor_files.tools import read
 
-__all__ = ["COLUMNS", "Row", "Table", "compare_arrays", "compare_files"]
+__all__ = ["COLUMNS", "Row", "Scope", "Table", "compare_arrays", "compare_files"]
 
 Array = NDArray[Any]
 COLUMNS = (
@@ -161,15 +161,29 @@ def _plain(row: Row) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class Scope:
+    """Which tensors are compared, and how closely.
+
+    Attributes:
+        excepts: Names, or shell patterns of names, that are left out.
+        network: Which tensor is computed from which: gives the order, operators, and what fails first.
+        axis: Also measure every index of this axis on its own, where a tensor has it.
+        sample: Compare this many tensors only, evenly chosen, the last one among them.
+    """
+
+    excepts: Collection[str] = ()
+    network: Network | None = None
+    axis: int | None = None
+    sample: int | None = None
+
+
 def compare_files(
     reference: Path,
     other: Path,
     tolerance: Tolerance,
+    scope: Scope | None = None,
     *,
-    excepts: Collection[str] = (),
-    network: Network | None = None,
-    axis: int | None = None,
-    sample: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Table:
     """Compares two `.npz` files; see `compare_arrays`.
@@ -177,27 +191,15 @@ def compare_files(
     Raises:
         SampleError: A file cannot be read.
     """
-    return compare_arrays(
-        read(reference),
-        read(other),
-        tolerance,
-        excepts=excepts,
-        network=network,
-        axis=axis,
-        sample=sample,
-        progress=progress,
-    )
+    return compare_arrays(read(reference), read(other), tolerance, scope, progress=progress)
 
 
 def compare_arrays(
     reference: Mapping[str, Array],
     other: Mapping[str, Array],
     tolerance: Tolerance,
+    scope: Scope | None = None,
     *,
-    excepts: Collection[str] = (),
-    network: Network | None = None,
-    axis: int | None = None,
-    sample: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Table:
     """Compares all tensors two sets share.
@@ -206,15 +208,14 @@ def compare_arrays(
         reference: What should be, by name.
         other: What is.
         tolerance: What similar tensors reach.
-        excepts: Names, or shell patterns of names, that are left out.
-        network: Which tensor is computed from which: gives the order, operators, and what fails first.
-        axis: Also measure every index of this axis on its own, where a tensor has it.
-        sample: Compare this many tensors only, evenly chosen, the last one among them.
+        scope: Which of them, and how closely; by default all.
         progress: Told after every tensor.
     """
+    scope = scope or Scope()
+    network, sample = scope.network, scope.sample
 
     def wanted(name: str) -> bool:
-        return not any(fnmatchcase(name, pattern) for pattern in excepts)
+        return not any(fnmatchcase(name, pattern) for pattern in scope.excepts)
 
     names = [name for name in reference if name in other and wanted(name)]
     if network is not None:
@@ -227,7 +228,7 @@ def compare_arrays(
     rows = []
     for number, name in enumerate(chosen):
         step = None if network is None else network.steps.get(name)
-        rows.append(_row(name, reference[name], other[name], tolerance, step.op if step else "", axis))
+        rows.append(_row(name, reference[name], other[name], tolerance, step.op if step else "", scope.axis))
         if progress is not None:
             progress(number + 1, len(chosen))
     failing = [row.name for row in rows if not row.passed]
