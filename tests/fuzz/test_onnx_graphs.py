@@ -1,4 +1,4 @@
-"""A short run of the mutated ONNX graphs; `onnx_graphs.py` makes long ones."""
+"""A short run of the mutated ONNX graphs; `./start fuzz` makes long ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("words", [["--cases", "160"], ["--cases", "40", "--build"]], ids=["check", "build"])
+@pytest.mark.parametrize("words", [["--cases", "80"], ["--cases", "20", "--build"]], ids=["check", "build"])
 @pytest.mark.feature("CMP-21")
 def test_mutated_graphs_are_built_or_refused(words: list[str]) -> None:
     # A process of its own, which forks: nothing of this one's threads and modules may be in the way.
