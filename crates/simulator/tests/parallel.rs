@@ -180,12 +180,12 @@ fn build_program(machine: &Machine, draws: &[Draw]) -> Program {
 fn build_scaled(machine: &Machine, draws: &[Draw], scale: usize) -> Program {
     let mut p = program(machine, DDR);
     let mut done: Vec<(Unit, u32, Accesses)> = Vec::new();
-    let mut counts = [0u32; 5];
+    let mut counts = [0u32; Unit::COUNT];
     for &draw in draws {
         let (unit, work) = work(&mut p, draw, scale);
         push(&mut p, unit, &[], work);
         let touched = accesses(p.instructions.last().unwrap(), &p.descriptors, machine);
-        let mut needs = [0u32; 5];
+        let mut needs = [0u32; Unit::COUNT];
         for (other, count, early) in &done {
             let mut clash = overlap(&touched.reads, &early.writes);
             if *other != unit {
