@@ -90,3 +90,17 @@ def test_there_are_twenty_pictures_of_similarity(logs: Path) -> None:
     assert len(tags) == 20
     (image,) = found.Images(tags[0])
     assert image.encoded_image_string.startswith(b"\x89PNG") and min(image.width, image.height) >= 200
+
+
+@pytest.mark.feature("VIS-01")
+def test_calibrating_and_quantizing_one_after_the_other_leaves_the_graphs(tmp_path: Path) -> None:
+    """Ranges hold no samples: what is drawn of samples is missing, graphs and widths are there."""
+    model = tpuflow.load(network())
+    data = np.random.default_rng(0).standard_normal((4, 3, 8, 8)).astype(np.float32)
+    tpuflow.set_log_folder(tmp_path)
+    try:
+        tpuflow.quantize(model, tpuflow.calibrate(model, lambda: ([each[np.newaxis]] for each in data)))
+    finally:
+        tpuflow.set_log_folder(None)
+    runs = {path.parent.name for path in tmp_path.rglob("events.out.tfevents.*")}
+    assert runs == {"original", "normalised", "quantised", "configuration"}

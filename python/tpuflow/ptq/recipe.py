@@ -387,7 +387,8 @@ def quantize(
             representative dataset: feeds, or a function that gives them.
         listener: Told what the stages do; remarks go to the log by default.
 
-    With samples and a folder named by `tpuflow.set_log_folder`, TensorBoard's event files are written there.
+    Where `tpuflow.set_log_folder` names a folder, TensorBoard's event files are written there: graphs of the
+    stages and widths of the layers, with samples also histograms, statistics by channel and similarities.
 
     Returns:
         The verified graph; of a model in segments the same segments in graphs, but that nodes of the device
@@ -407,7 +408,9 @@ def quantize(
             raise ConfigError(
                 "global_calibration needs samples: quantize(model, samples=...) runs its methods"
             )
-        return lower_model(model, ranges, config)
+        lowered = lower_model(model, ranges, config)
+        _log(model, lowered, None)
+        return lowered
     if ranges is not None:
         raise QuantizeError(
             "ranges and samples are both given: samples run the whole recipe, ranges none of it"
@@ -420,13 +423,26 @@ def quantize(
     if not config.needs_ranges:
         return lower_model(model, None, config)
     given = samples if isinstance(samples, Samples) else Samples.of(samples, model.inputs)
-    recipe, folder = Recipe(config), log_folder()
-    if folder is not None:
+    recipe = Recipe(config)
+    if log_folder() is not None:
         require()
     listener = listener or Listener(remark=logger.info)
     state = recipe.calibrate(model, CalibrationData(given), listener)
     graph = recipe.lower(state)
-    if folder is not None:
-        whole = graph.whole if isinstance(graph, Partitioned) else graph
-        log_stages(folder, CalibratedModel.of(model).model, whole or graph, None, given, state.model)
+    _log(model, graph, given, state.model)
     return graph
+
+
+def _log(
+    model: FloatModel | ir.Model | PartitionedModel,
+    graph: Graph | Partitioned[Graph],
+    samples: Samples | None,
+    calibrated: FloatModel | None = None,
+) -> None:
+    """Writes the views of TensorBoard where a folder is named for them, those of samples if there are any."""
+    folder = log_folder()
+    if folder is None or not isinstance(model, FloatModel | PartitionedModel):
+        return
+    require()
+    whole = graph.whole if isinstance(graph, Partitioned) else graph
+    log_stages(folder, CalibratedModel.of(model).model, whole or graph, None, samples, calibrated)

@@ -36,7 +36,7 @@ def log_stages(
     model: FloatModel,
     graph: AnyGraph,
     program: AnyProgram | None,
-    samples: Samples,
+    samples: Samples | None,
     calibrated: FloatModel | None = None,
 ) -> None:
     """Writes every run below a folder.
@@ -46,7 +46,7 @@ def log_stages(
         model: The float model, original and normalised.
         graph: What it was quantised to.
         program: What that was compiled to.
-        samples: Inputs; the first 20 feeds are run in float and as the graph.
+        samples: Inputs; the first 20 feeds are run in float and as the graph. None: graphs and widths alone.
         calibrated: The float model that was quantised, where methods may have changed it.
 
     Raises:
@@ -65,7 +65,8 @@ def log_stages(
         report = simulate(program, values=False).report
         with RunLog(folder / "program") as run:
             run.graph(layer_nodes(graph, report))
-    _log_samples(folder, model, graph, samples)
+    if samples is not None:
+        _log_samples(folder, model, graph, samples)
     _log_bits(folder, graph)
 
 
