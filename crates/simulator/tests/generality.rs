@@ -55,7 +55,7 @@ fn wild_networks_of_floats() {
 
 #[test]
 fn lines_longer_than_the_cache() {
-    for seed in 0..4 {
+    for seed in 0..2 {
         let float = (seed % 2 == 1).then_some(DType::F16);
         let graph = long_lines(seed, float);
         for (machine, level) in [(tiny(8), 1), (tiny(8), 5), (tiny(16), 5), (tiny(64), 1)] {
