@@ -55,17 +55,26 @@ impl Lowering<'_> {
 
     /// Whether an image is cut in two though each half costs the array a tile.
     fn is_halved(&self, rows: u32, line: u32) -> bool {
-        let fine = self.options.mode.paired()
-            && matches!(self.granularity(), TileGranularity::Finest(_))
-            && self.context.parameters.pieces() > 1;
-        fine && rows < 2 * self.least(rows, line) && rows * line >= self.context.machine.array.rows
+        let least = match self.granularity() {
+            TileGranularity::Finest(_) => self.context.machine.array.rows,
+            TileGranularity::Halves => 2,
+            _ => return false,
+        };
+        let may_be_cut = self.options.mode.paired() && self.context.parameters.pieces() > 1;
+        may_be_cut && rows < 2 * self.least(rows, line) && rows * line >= least
     }
 
     /// Whether two halves of so many pixels cost the array less than to wait for its last results, for those of the elementwise
-    /// unit after them, and to be set up anew.
+    /// unit after them, and to be set up anew. Of an image that one tile takes, second halves must fit into the time in which the
+    /// next layer waits for the first ones.
     fn is_worth_halves(&self, pixels: u32, blocks: u64) -> bool {
         let machine = self.context.machine;
         let rows = u64::from(machine.array.rows);
+        if u64::from(pixels) < rows {
+            let step = &self.context.network.steps[self.index];
+            let matrices = Linear::of(&step.op, &self.context.network).map_or(1, |linear| linear.leads);
+            return rows * blocks * u64::from(matrices) <= timing::array_depth(machine) + machine.control.issue + rows;
+        }
         let lost = (2 * rows).saturating_sub(rows.max(pixels.into())) * blocks;
         let results = timing::array_depth(machine) + machine.ewp.start + machine.ewp.latency;
         lost <= results + machine.control.issue_cold + machine.array.setup + rows
@@ -133,11 +142,18 @@ impl Lowering<'_> {
     }
 
     /// Of `rows` image rows that two tiles just take, those of the first: fewer with every window on the way, so that what is
-    /// needed of them for the same part of the next layer is there.
+    /// needed of them for the same part of the next layer is there. Where one tile takes all, either part has a quarter or more.
     fn shrunk(&self, rows: u32, line: u32) -> Option<u32> {
-        let most = (self.context.machine.array.rows / line).min(rows);
+        let tile = self.context.machine.array.rows;
+        let most = if rows * line < tile { rows.saturating_sub((rows / 4).max(1)) } else { (tile / line).min(rows) };
         let least = rows - most;
-        (2 * most >= rows && least > 0).then(|| most - self.halos[self.output().index()] % (most - least + 1))
+        if 2 * most < rows || least == 0 {
+            return None;
+        }
+        // Tokens need nothing of each other: the other units have as much to do for either half.
+        let is_even = self.sequences[self.output().index()] && self.granularity() == TileGranularity::Halves;
+        let halo = self.halos[self.output().index()];
+        Some(if is_even { rows.div_ceil(2) } else { most - halo % (most - least + 1) })
     }
 }
 
@@ -190,7 +206,7 @@ pub(super) fn halos(network: &Network) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    use tpuflow_ir::{Machine, Work};
+    use tpuflow_ir::{Graph, Machine, Work};
 
     use crate::budget::SearchBudget;
     use crate::common::{Net, window};
@@ -199,9 +215,22 @@ mod tests {
     use crate::options::{PipelineMode, PlanOptions};
     use crate::parameters::Parameters;
 
+    /// Pixels of the array's instructions of a plan that cuts all layers alike, by channels of their results.
+    fn pieces(graph: &Graph, granularity: TileGranularity, channels: u32) -> Vec<u32> {
+        let (machine, parameters) = (Machine::preset("128x128_asic").expect("known"), Parameters::o5());
+        let budget = SearchBudget { seed: 0, steps: 1, deadline: None };
+        let context = PlanningContext::new(graph, &machine, budget, &parameters).expect("a sound graph");
+        let mode = PipelineMode::Interleaved { granularities: StageGranularities::even(granularity) };
+        let plan = context.plan(PlanOptions::new(mode), &|_| None).expect("room");
+        let program = plan.program(&context);
+        assert_eq!(tpuflow_checker::check(graph, &program), Ok(()));
+        let works = program.instructions.iter().map(|instruction| &instruction.work);
+        let matrices = works.filter_map(|work| if let Work::Matrix(m) = work { Some(m) } else { None });
+        matrices.filter(|m| m.output.channels == channels).map(|m| m.pixels).collect()
+    }
+
     #[test]
     fn small_images_are_halved_where_that_costs_less_than_to_drain() {
-        let machine = Machine::preset("128x128_asic").expect("known");
         // 169 pixels: a half more costs 87 slots a K block, of which the second layer has four and the third 18.
         let mut net = Net::new(7);
         let x = net.input(&[1, 13, 13, 64]);
@@ -209,23 +238,33 @@ mod tests {
         let y = net.conv(y, 96, window(1, 1, 0), 1);
         let y = net.conv(y, 256, window(3, 1, 1), 1);
         let graph = net.finish(&[y]);
-        let parameters = Parameters::o5();
-        let budget = SearchBudget { seed: 0, steps: 1, deadline: None };
-        let context = PlanningContext::new(&graph, &machine, budget, &parameters).expect("a sound graph");
-        let plan = context
-            .plan(
-                PlanOptions::new(PipelineMode::Interleaved {
-                    granularities: StageGranularities::even(TileGranularity::Finest(2)),
-                }),
-                &|_| None,
-            )
-            .expect("room");
-        let pieces = |channels: u32| -> Vec<u32> {
-            let works = plan.parts().0.instructions.iter().map(|instruction| &instruction.work);
-            let matrices = works.filter_map(|work| if let Work::Matrix(m) = work { Some(m) } else { None });
-            matrices.filter(|m| m.output.channels == channels).map(|m| m.pixels).collect()
-        };
-        assert_eq!(pieces(96).len(), 2, "{:?}", pieces(96));
-        assert_eq!(pieces(256), [169, 169]);
+        assert_eq!(pieces(&graph, TileGranularity::Finest(2), 96).len(), 2);
+        assert_eq!(pieces(&graph, TileGranularity::Finest(2), 256), [169, 169]);
+    }
+
+    #[test]
+    fn images_of_one_tile_are_halved_where_second_halves_hide_in_the_wait_for_first_ones() {
+        // 64 pixels: of the second layer a half is two tiles, of the third nine.
+        let mut net = Net::new(7);
+        let x = net.input(&[1, 8, 8, 64]);
+        let y = net.conv(x, 96, window(1, 1, 0), 1);
+        let y = net.conv(y, 256, window(1, 1, 0), 1);
+        let y = net.conv(y, 32, window(3, 1, 1), 1);
+        let graph = net.finish(&[y]);
+        assert_eq!(pieces(&graph, TileGranularity::Finest(2), 256), [64, 64]);
+        let mut halves = pieces(&graph, TileGranularity::Halves, 256);
+        halves.sort_unstable();
+        assert_eq!(halves, [16, 16, 48, 48]);
+        assert_eq!(pieces(&graph, TileGranularity::Halves, 32), [64]);
+    }
+
+    #[test]
+    fn tokens_are_halved_evenly() {
+        let mut net = Net::new(7);
+        let x = net.input(&[1, 198, 128]);
+        let y = net.matmul(x, 128);
+        let graph = net.finish(&[y]);
+        assert_eq!(pieces(&graph, TileGranularity::Finest(2), 128), [128, 70]);
+        assert_eq!(pieces(&graph, TileGranularity::Halves, 128), [99, 99]);
     }
 }

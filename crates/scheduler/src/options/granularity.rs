@@ -13,6 +13,8 @@ pub(crate) enum TileGranularity {
     Longer(u8),
     /// Smaller still, even where a unit is held for nothing: so many pieces for twice the time a unit takes to begin.
     Finest(u8),
+    /// As small as `Finest(2)`; tokens are halved evenly, and images that a single tile of the array takes as well.
+    Halves,
 }
 
 impl TileGranularity {
@@ -24,6 +26,7 @@ impl TileGranularity {
             Self::Fine => (cycles / (2 * start)).clamp(1, 64),
             Self::Longer(times) => (cycles / (2 * u64::from(times) * start)).clamp(1, 64),
             Self::Finest(halves) => (u64::from(halves) * cycles / (2 * start)).clamp(1, 64),
+            Self::Halves => Self::Finest(2).pieces(cycles, start),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The plans that are made of a graph, and which of them is taken.
 
 use rayon::prelude::*;
-use tpuflow_ir::{Graph, Machine, Program, Tiling};
+use tpuflow_ir::{Graph, Machine, Program, Tiling, layout};
 
 use super::local_search::improve_order;
 use super::stage_search::search_stage_granularities;
@@ -91,6 +91,9 @@ const INTERLEAVED: [NamedMode; 5] = [
     interleaved(TileGranularity::Finest(4), "as early as pays at all"),
 ];
 
+/// Pieces where a network has images of fewer pixels than two tiles of the array: layers begin before the last one has drained.
+const HALVES: StageGranularities = StageGranularities::even(TileGranularity::Halves);
+
 /// Modes with layers one after the other.
 const LAYER_BY_LAYER: [NamedMode; 3] = [
     NamedMode { mode: PipelineMode::Layers { paired: true }, why: "pieces of half the size overlap with each other" },
@@ -125,7 +128,8 @@ const fn variant(name: &'static str, group_scale: u64, narrow_weight_tiles: bool
 }
 
 /// The fastest of the plans of all modes; where that is not close to the bound, also the fastest of the same with the first rows
-/// of inputs in short transfers, and with the tile granularity of single stages searched.
+/// of inputs in short transfers, and with the tile granularity of single stages searched; where images are small and that is
+/// faster, the same with small images halved.
 fn parallel(context: &PlanningContext, timing: Timing) -> Result<Vec<Plan>, ScheduleError> {
     let overlapping = INTERLEAVED.iter().filter(|_| context.parameters.layer_fusion != 0);
     let modes: Vec<PipelineMode> = overlapping.chain(&LAYER_BY_LAYER).map(|named| named.mode).collect();
@@ -141,10 +145,28 @@ fn parallel(context: &PlanningContext, timing: Timing) -> Result<Vec<Plan>, Sche
             let mode = PipelineMode::Interleaved { granularities };
             Candidate::new(context, PlanOptions { early_first_rows: true, ..PlanOptions::new(mode) }, timing)
         };
-        let others = search_stage_granularities(context, all(&early), &with_granularities);
-        found.extend(with_load_variants(context, best(others)?, timing).into_iter().flatten());
+        let mut plans = vec![best(search_stage_granularities(context, all(&early), &with_granularities))?];
+        if context.parameters.layer_fusion != 0 && has_small_images(context) {
+            plans.push(with_granularities(HALVES));
+            plans = search_stage_granularities(context, plans, &with_granularities);
+        }
+        // In halves only where that is faster as it stands.
+        let whole = plans.remove(0);
+        let halved = best(plans).ok().filter(|halved| halved.cycles() < whole.cycles());
+        for candidate in std::iter::once(whole).chain(halved) {
+            found.extend(with_load_variants(context, candidate, timing).into_iter().flatten());
+        }
     }
     Ok(found)
+}
+
+/// Whether a layer's result is an image of more than a pixel and fewer than two tiles of the array take.
+fn has_small_images(context: &PlanningContext) -> bool {
+    let tiles = 2 * context.machine.array.rows as usize;
+    context.network.steps.iter().any(|step| {
+        let (_, height, width, _) = layout::image(&context.network.tensor(step.output).shape);
+        (2..tiles).contains(&(height * width))
+    })
 }
 
 /// A plan, or a faster variant of it; where loads take most of the time, also the best of these with its load order searched.
