@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from models.make_models import MODELS
 from tpuflow.errors import ModelError, SampleError, UnsupportedModelError, VerificationError
 from tpuflow.evaluation.import_check import verify_import
 from tpuflow.frontend import FloatSession, check_model, generate_samples, load, run_float
+from tpuflow.pipeline.preflight import audit
 
 X = {"x": [2, 3, 4, 5]}
 RELU = [("Relu", "x", "z")]
@@ -238,6 +240,138 @@ def test_a_bias_that_does_not_fit_is_not_folded_with_what_follows(operator: str,
     constants = {"w": weights, "b": array(3), "n": array(5) + 1}
     with pytest.raises(UnsupportedModelError, match=r"a bias of the shape \[3\] does not fit 5 channels"):
         load(graph(nodes, {"x": [1, 3, 4, 4]}, ["z"], constants))
+
+
+@pytest.mark.parametrize(
+    ("node", "constants", "expected"),
+    [
+        (
+            ("Min", "x c", "z"),
+            {"c": array(1, 3, 4)},
+            "its output has the shape [3, 4], its inputs broadcast to",
+        ),
+        (("ReverseSequence", "x n", "z"), {"n": integers(1, 2)}, "2 lengths are given for 4 sequences"),
+        (("GatherND", "x n", "z"), {"n": integers(0, 9)}, "holds an index outside the axes of an input of"),
+        (("DFT", "x", "z", {"axis": 1}), {}, "has the shape [3, 4]: the last axis holds one or two parts"),
+    ],
+)
+def test_nodes_that_the_inference_of_onnx_lets_pass(
+    node: tuple[Any, ...], constants: dict[str, Any], expected: str
+) -> None:
+    opset = 6 if node[0] == "Min" else 19  # which cannot broadcast yet
+    (finding,) = check_model(graph([node], {"x": [3, 4]}, ["z"], constants, opset=opset))
+    assert finding.reason.startswith(f"is not valid: {expected}")
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ([3, 0], "0 is out of range (at least 1)"),
+        ([3], "has 1 entries, 2 are needed"),
+        ([3, 2], "[3, 2] cannot come of the shape [1, 3, 4, 4]"),
+    ],
+)
+def test_a_transposed_convolution_of_an_impossible_shape(shape: list[int], expected: str) -> None:
+    node = ("ConvTranspose", "x w", "z", {"output_shape": shape})
+    (finding,) = check_model(graph([node], {"x": [1, 3, 4, 4]}, ["z"], {"w": array(3, 5, 3, 3)}))
+    assert str(finding) == f'node "convtranspose0" (ConvTranspose, output_shape): is not valid: {expected}'
+
+
+def test_a_region_without_bounds() -> None:
+    node = ("Resize", "x r s", "z", {"coordinate_transformation_mode": "tf_crop_and_resize"})
+    roi = np.array([-np.inf, 0, np.inf, 1], np.float32)
+    proto = graph([node], {"x": [3, 4]}, ["z"], {"r": roi, "s": np.array([2, 0.25], np.float32)})
+    (finding,) = check_model(proto)
+    assert finding.attribute == "input 1"
+    assert finding.reason.endswith("are not all finite")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "constants", "wrong"),
+    [
+        ([("Add", "x c", "a"), ("Add", "a d", "z")], {"c": array(2, 1), "d": array(5)}, "add0"),
+        (
+            [
+                ("Mul", "x x", "q"),
+                ("ReduceMean", "q", "m", {"axes": [0, 5]}),
+                ("Add", "m e", "v"),
+                ("Sqrt", "v", "s"),
+                ("Div", "x s", "z"),
+            ],
+            {"e": 1e-5},
+            "reducemean1",
+        ),
+    ],
+)
+def test_rewrites_do_not_look_at_what_is_not_valid(
+    nodes: list[Node], constants: dict[str, Any], wrong: str
+) -> None:
+    (finding,) = check_model(graph(nodes, {"x": [3, 4]}, ["z"], constants))
+    assert finding.node == wrong
+    assert finding.reason.startswith("is not valid: ")
+
+
+def test_what_an_unknown_operator_precedes_is_checked_as_well() -> None:
+    nodes: list[Node] = [("Bogus", "x", "a"), ("Conv", "a w", "z", {"kernel_shape": [0.5]})]
+    expected = "model: not a valid ONNX model: Mismatched attribute type in 'conv1 : kernel_shape'"
+    assert message(graph(nodes, X, ["z"], {"w": array(4, 3, 1, 1)})).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("domain", "to", "expected"),
+    [("", 99, 'node "cast0" (Cast, to): 99 is no element type'), ("custom:", [1], None)],
+)
+def test_types_that_do_not_exist(domain: str, to: Any, expected: str | None) -> None:
+    proto = graph([(f"{domain}Cast", "x", "z", {"to": to})], X, ["z"], domains=["custom"])
+    if expected is not None:
+        assert message(proto) == f"model: {expected}"
+    else:
+        (finding,) = check_model(proto)
+        assert finding.reason == "operator is not supported"
+
+
+def test_constants_and_inputs_of_no_type() -> None:
+    proto = graph([("Add", "x w", "z")], X, ["z"], {"w": array(5)})
+    proto.graph.initializer[0].data_type = 99
+    assert message(proto) == 'model: initialiser "w": 99 is no element type'
+    proto = graph([("Relu", "x", "z")], X, ["z"])
+    proto.graph.input.append(onnx.helper.make_tensor_value_info("y", TensorProto.UNDEFINED, [1]))
+    assert message(proto) == 'model: "y" is not a tensor of a known type'
+
+
+def test_attributes_of_our_own_functions_are_of_their_types() -> None:
+    node = ("tpuflow:RMSNormalization", "x w", "z", {"axis": 0.5})
+    (finding,) = check_model(graph([node], X, ["z"], {"w": array(5)}, domains=["tpuflow"]))
+    assert finding.reason == "is not valid: is of the type FLOAT, not INT"
+
+
+def test_numbers_turned_into_text() -> None:
+    types = {"x": TensorProto.STRING}
+    nodes: list[Node] = [("CastLike", "c x", "a"), ("Add", "x a", "z")]
+    assert check_model(graph(nodes, {"x": [3]}, ["z"], {"c": array(1)}, types=types, opset=18))
+
+
+def test_a_constant_output_of_an_open_shape() -> None:
+    proto = graph([("Compress", "c c", "z")], X, ["z"], {"c": np.array([False, True])})
+    found = audit(proto).findings
+    assert [str(finding) for finding in found] == ['node "z" (output): is constant']
+
+
+def test_tensors_larger_than_a_graph_may_hold() -> None:
+    node = ("Conv", "x w", "z", {"pads": [0, 2**31 - 8, 0, 0]})
+    found = audit(graph([node], X, ["z"], {"w": array(4, 3, 1, 1)})).findings
+    assert [finding.reason for finding in found] == [
+        "its output has the shape [2, 4, 4, 2147483645]: too large"
+    ]
+
+
+def test_lists_of_numbers_that_inference_must_not_follow() -> None:
+    """It would make a gigabyte of these."""
+    nodes: list[Node] = [("Cast", "x", "a", {"to": TensorProto.FLOAT}), ("Sub", "a o", "z")]
+    proto = graph(nodes, {"x": [1 << 20]}, ["z"], {"o": 1.0}, types={"x": TensorProto.INT32})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert load(proto).outputs[0].shape == (1 << 20,)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 18, "kilobytes"
 
 
 def test_an_index_outside_its_axis() -> None:

@@ -94,6 +94,7 @@ LEAST: Mapping[str, int] = {
     "group": 1, "kernel_shape": 1, "strides": 1, "dilations": 1, "pads": 0, "output_padding": 0,
     "blocksize": 1, "hidden_size": 1, "num_groups": 1, "num_heads": 1, "num_outputs": 1, "size": 1,
     "q_num_heads": 1, "kv_num_heads": 1, "block_size": 0, "output_height": 1, "output_width": 1,
+    "output_shape": 1,
 }  # fmt: skip
 """The least an attribute, or each of its elements, may be."""
 
@@ -150,14 +151,22 @@ def _window(node: ir.Node) -> Iterator[Objection]:
     if axes < 1:
         yield "input 0", f"has the shape {list(shape)}: batch, channels and at least one more axis are needed"
         return
-    for name, count in (("kernel_shape", axes), ("strides", axes), ("dilations", axes), ("pads", 2 * axes)):
+    counts = {**dict.fromkeys(WINDOW, axes), "pads": 2 * axes}
+    for name, count in counts.items():
         given = node.attributes.get_ints(name, None)
         if given is not None and len(given) not in (0, count):
             yield name, f"has {len(given)} entries, {count} are needed"
             return
     result = shape_of(node.outputs[0])
-    if result is not None and 0 not in shape and 0 in result:
+    stated = node.attributes.get_ints("output_shape", None)
+    if stated and result is not None and len(result) != len(shape):  # what inference leaves of such a node
+        yield "output_shape", f"{list(stated)} cannot come of the shape {list(shape)}"
+    elif result is not None and 0 not in shape and 0 in result:
         yield "kernel_shape", f"no window fits the shape {list(shape)}"
+
+
+WINDOW = ("kernel_shape", "strides", "dilations", "output_shape", "output_padding")
+"""Attributes of a window with one entry for each axis of the images."""
 
 
 def _pooling(node: ir.Node) -> Iterator[Objection]:
@@ -429,6 +438,13 @@ def _resized(node: ir.Node) -> Iterator[Objection]:
         yield "input 2", "neither scales nor sizes are given"
 
 
+def _region(node: ir.Node) -> Iterator[Objection]:
+    """The part of an operand that is resized has finite bounds."""
+    roi = array_of(input_at(node, 1))
+    if roi is not None and roi.dtype.kind == "f" and not np.all(np.isfinite(roi)):
+        yield "input 1", f"{roi.ravel().tolist()} are not all finite"
+
+
 def _indices(node: ir.Node) -> Iterator[Objection]:
     x, array = shape_of(input_at(node, 0)), array_of(input_at(node, 1))
     if x is None or array is None or not array.size or array.dtype.kind not in "iu":
@@ -453,6 +469,48 @@ def _elements(node: ir.Node) -> Iterator[Objection]:
         yield "input 1", f"indices of the shape {list(indices)} do not fit {_of(x)}"
 
 
+def _points(node: ir.Node) -> Iterator[Objection]:
+    """Indices of the leading axes, behind those of the batch."""
+    x, shape, indices = shape_of(input_at(node, 0)), shape_of(input_at(node, 1)), array_of(input_at(node, 1))
+    batch = node.attributes.get_int("batch_dims", 0)
+    if x is None or shape is None:
+        return
+    if not shape or not 0 <= batch < min(len(x), len(shape)) or shape[-1] > len(x) - batch:
+        yield "input 1", f"indices of the shape {list(shape)} do not fit {_of(x)}"
+    elif shape[:batch] != x[:batch]:
+        yield "input 1", f"indices of the shape {list(shape)} have another batch than {list(x)}"
+    elif indices is not None and indices.size:
+        sizes = np.array(x[batch : batch + shape[-1]])
+        if np.any(indices < -sizes) or np.any(indices >= sizes):
+            yield "input 1", f"holds an index outside the axes of {_of(x)}"
+
+
+def _sequences(node: ir.Node) -> Iterator[Objection]:
+    """One length for each sequence of the batch."""
+    x, lengths = shape_of(input_at(node, 0)), integers_of(input_at(node, 1))
+    axes = [node.attributes.get_int(name, k) for name, k in (("time_axis", 0), ("batch_axis", 1))]
+    if x is None:
+        return
+    if len(x) < 2 or sorted(axes) != [0, 1]:
+        yield "time_axis", f"time {axes[0]} and batch {axes[1]} are not the first axes of {_of(x)}"
+    elif lengths is not None and len(lengths) != x[axes[1]]:
+        yield "input 1", f"{len(lengths)} lengths are given for {x[axes[1]]} sequences"
+    elif lengths is not None and not all(0 <= length <= x[axes[0]] for length in lengths):
+        yield "input 1", f"{lengths} are not lengths of sequences of at most {x[axes[0]]}"
+
+
+def _transformed(node: ir.Node) -> Iterator[Objection]:
+    """A Fourier transform runs over an axis in front of that of real and imaginary parts."""
+    x, axes = shape_of(input_at(node, 0)), integers_of(input_at(node, 2))
+    if x is None:
+        return
+    axis = node.attributes.get_int("axis", axes[0] if axes else 0)
+    if len(x) < 2 or x[-1] not in (1, 2):
+        yield "input 0", f"has the shape {list(x)}: the last axis holds one or two parts"
+    elif not -len(x) <= axis < len(x) or axis % len(x) == len(x) - 1:
+        yield "axis", f"{axis} is not an axis of the shape {list(x)} in front of the last"
+
+
 def _joined(node: ir.Node) -> Iterator[Objection]:
     """What is concatenated has the same shape, but for the axis."""
     shapes = [shape_of(value) for value in node.inputs]
@@ -473,6 +531,22 @@ def _same_size(node: ir.Node) -> Iterator[Objection]:
     x, result = shape_of(input_at(node, 0)), shape_of(node.outputs[0])
     if x is not None and result is not None and math.prod(x) != math.prod(result):
         yield "input 1", f"the shape {list(result)} has another number of elements than {list(x)}"
+
+
+def _elementwise(node: ir.Node) -> Iterator[Objection]:
+    """Operands broadcast to each other, and make what the node says it makes."""
+    shapes = [shape_of(value) for value in node.inputs if value is not None]
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) < len(shapes) or "broadcast" in node.attributes:
+        return
+    try:
+        made = np.broadcast_shapes(*known)
+    except ValueError:
+        yield None, f"the shapes {' and '.join(str(list(shape)) for shape in known)} do not broadcast"
+        return
+    result = shape_of(node.outputs[0])
+    if result is not None and result != made:
+        yield None, f"its output has the shape {list(result)}, its inputs broadcast to {list(made)}"
 
 
 def _product(node: ir.Node) -> Iterator[Objection]:
@@ -545,10 +619,13 @@ CONSTRAINTS: Mapping[str, Sequence[Constraint]] = {
     "SpaceToDepth": (_blocks,),
     "Pad": (_padding,),
     "Slice": (_slice,),
-    "Resize": (_resized,),
+    "Resize": (_resized, _region),
     "Upsample": (_resized,),
     "Gather": (_indices,),
     "GatherElements": (_indices, _elements),
+    "GatherND": (_points,),
+    "ReverseSequence": (_sequences,),
+    "DFT": (_transformed,),
     "ScatterElements": (_places,),
     "Reshape": (_same_size,),
     "Concat": (_joined,),
@@ -557,6 +634,11 @@ CONSTRAINTS: Mapping[str, Sequence[Constraint]] = {
     "Unsqueeze": (_axes,),
     "Tile": (_repeats,),
     "Transpose": (_permutation,),
+    **dict.fromkeys(
+        ("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Max", "Min", "Sum", "Mean", "Where", "And", "Or", "Xor",
+         "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
+        (_elementwise,),
+    ),
     **dict.fromkeys(
         [f"Reduce{name}" for name in
          ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")],

@@ -53,9 +53,19 @@ def _folded(model: ir.Model) -> bool:
         onnx_shape_inference=True,
         input_size_limit=LARGEST_FOLDED,
         output_size_limit=LARGEST_FOLDED,
-        should_fold=lambda node: not (stated.keeps_integers(node) or "Sequence" in node.op_type),
+        should_fold=lambda node: (
+            not (stated.keeps_integers(node) or "Sequence" in node.op_type or _is_of_text(node))
+        ),
     )
     return bool(result.modified)
+
+
+def _is_of_text(node: ir.Node) -> bool:
+    """Whether a node takes or makes text, constants of which the passes cannot compare."""
+    made = node.attributes.get("to")
+    to_text = made is not None and made.value == ir.DataType.STRING
+    values = (*node.inputs, *node.outputs)
+    return to_text or any(value is not None and value.dtype == ir.DataType.STRING for value in values)
 
 
 def fold_in_onnxruntime(model: ir.Model) -> bool:

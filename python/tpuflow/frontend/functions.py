@@ -65,9 +65,9 @@ def expand_functions(model: ir.Model) -> bool:
     model.graph.opset_imports.pop(DOMAIN, None)
     model.graph.opset_imports[""] = opset.TARGET
     common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
+    common.NameFixPass()(model)  # outputs that nothing reads have no name, and constants need one
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     weights_to_float32(model)
-    common.NameFixPass()(model)
     return True
 
 

@@ -227,9 +227,13 @@ def _imported(source: Source, wish: _RequestedInterface) -> tuple[ir.Model, ir.M
 
 def _port(value: ir.Value, label: str) -> Port:
     shape = shape_of(value)
-    if value.name is None or value.dtype is None or not isinstance(value.type, ir.TensorType):
+    if (
+        value.name is None
+        or value.dtype in {None, ir.DataType.UNDEFINED}
+        or not isinstance(value.type, ir.TensorType)
+    ):
         raise ModelError(f'{label}: "{value.name}" is not a tensor of a known type')
-    kind = np.dtype(value.dtype.numpy())
+    kind = np.dtype(value.type.dtype.numpy())
     if shape is not None:
         return Port(value.name, shape, kind)
     sizes = () if value.shape is None else value.shape.dims

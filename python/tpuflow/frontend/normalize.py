@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,7 @@ from tpuflow.frontend.rewrites import (
     windows,
 )
 from tpuflow.frontend.validity import note_types, objection
-from tpuflow.frontend.values import stated_shape
+from tpuflow.frontend.values import shape_of, stated_shape
 
 if TYPE_CHECKING:
     from tpuflow.frontend.rewrite import Rewrite
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
 __all__ = ["STAGES", "inferred_values", "normalize", "simplify", "with_known_shapes"]
 
 MOST_ROUNDS = 32
+MOST_SIZES = 1 << 14
+"""Elements that shape inference may follow."""
 SMALL = 1 << 12  # elements up to which equal constants are found and shared
 
 
@@ -251,7 +254,16 @@ def _prepare(model: ir.Model) -> None:
 
 
 def _infer_shapes(model: ir.Model) -> None:
-    common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+    given = [*model.graph.inputs, *model.graph.initializers.values()]
+    # Inference makes an object of a kilobyte of every element that might be a size.
+    small = all(math.prod(shape_of(value) or ()) <= MOST_SIZES for value in given if _may_be_sizes(value))
+    common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=small)(model)
+
+
+def _may_be_sizes(value: ir.Value) -> bool:
+    """Whether inference follows the elements of a value as if they were sizes."""
+    shape = shape_of(value)
+    return value.dtype in {ir.DataType.INT32, ir.DataType.INT64} and shape is not None and len(shape) == 1
 
 
 def _finish(model: ir.Model) -> None:
@@ -268,6 +280,7 @@ def _finish(model: ir.Model) -> None:
     for value in model.graph.initializers.values():
         if value.const_value is not None:
             value.const_value.name = value.name
+            value.shape = ir.Shape(value.const_value.shape.numpy())
 
 
 def _define_functions(model: ir.Model) -> None:

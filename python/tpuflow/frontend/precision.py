@@ -82,6 +82,8 @@ def _convert_body(body: ir.Graph) -> bool:
 
 def _convert_attributes(node: ir.Node, *, ends: bool) -> bool:
     """Lets Cast, Constant and ConstantOfShape make float32, but for the cast that makes an output."""
+    if node.domain:
+        return False
     if node.op_type == "Cast" and node.attributes.get_int("to", 0) in OTHERS and not ends:
         node.attributes["to"] = ir.AttrInt64("to", ir.DataType.FLOAT)
         return True

@@ -4,7 +4,8 @@ A rewrite looks at one node and either declines (returns None) or returns the va
 the node's outputs: new ones made through the `Emitter`, or values that exist already. It never touches the
 graph itself. The engine does the rest, so the rules below hold for every rewrite:
 
-* **Validity.** A rewrite is only shown nodes that are as the standard demands (`tpuflow.frontend.validity`).
+* **Validity.** A rewrite is only shown nodes that are as the standard demands (`tpuflow.frontend.validity`),
+  and asks for the nodes before them by `produced_by` and `maker_of`, which keep others from it.
 * **Names.** A value that replaces another takes over its name, so every tensor that survives is found under
   the name the user's model gives it. The node that produces it keeps the node's name; helpers are called
   after it (`conv1/pad`). Graph inputs and outputs keep names and order.
@@ -39,6 +40,7 @@ from tpuflow.frontend.values import (
 
 __all__ = [
     "Emitter",
+    "Names",
     "Rewrite",
     "Rules",
     "apply_once",
@@ -62,7 +64,7 @@ class Emitter:
         nodes: What was made so far, in order.
     """
 
-    def __init__(self, node: ir.Node, names: _Names, versions: Mapping[str, int]) -> None:
+    def __init__(self, node: ir.Node, names: Names, versions: Mapping[str, int]) -> None:
         self.nodes: list[ir.Node] = []
         self.constants: list[ir.Value] = []
         self._node = node
@@ -218,7 +220,7 @@ def apply_once(model: ir.Model, rules: Rules, *, within_bodies: bool = False) ->
     With `within_bodies` also the nodes of branches and loops, whose values keep their names apart from all
     others.
     """
-    names = _Names(model.graph)
+    names = Names(model.graph)
     changed = _sweep(model.graph, model.graph.opset_imports, rules, names)
     for body in all_bodies(model.graph) if within_bodies else ():
         changed = _sweep(body, model.graph.opset_imports, rules, names) or changed
@@ -233,19 +235,19 @@ def apply_rules(model: ir.Model, rules: Rules) -> bool:
     Raises:
         RuntimeError: If the rules never settle: two of them undo each other.
     """
-    names = _Names(model.graph)
+    names = Names(model.graph)
     for sweep in range(MAX_SWEEPS):
         if not _sweep(model.graph, model.graph.opset_imports, rules, names):
             return sweep > 0
     raise RuntimeError(f"rewrites do not settle within {MAX_SWEEPS} sweeps")
 
 
-def _sweep(graph: ir.Graph, versions: Mapping[str, int], rules: Rules, names: _Names) -> bool:
+def _sweep(graph: ir.Graph, versions: Mapping[str, int], rules: Rules, names: Names) -> bool:
     changed = False
     for node in graph:
         known = node.domain in {"", DOMAIN}
         rewrites = rules.get(node.op_type if known else f"{node.domain}.{node.op_type}", ())
-        if not rewrites or _takes_text(node) or objection(node, versions) is not None:
+        if objection(node, versions) is not None or not rewrites or _takes_text(node):
             continue
         for rewrite in rewrites:
             emit = Emitter(node, names, versions)
@@ -370,7 +372,7 @@ def _state_constant(node: ir.Node) -> None:
         node.outputs[0].shape, node.outputs[0].dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
 
 
-class _Names:
+class Names:
     """Every value name in use, to give new ones out."""
 
     def __init__(self, graph: ir.Graph) -> None:
@@ -383,6 +385,7 @@ class _Names:
             self._used.update(output.name for node in each for output in node.outputs)
 
     def value(self, wish: str) -> str:
+        """A name that no value has yet: the one wished for, or that with a number behind it."""
         name, count = wish, self._last.get(wish, 1)
         while name in self._used:
             count += 1

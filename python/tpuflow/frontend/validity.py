@@ -1,9 +1,10 @@
 """Whether a node is as ONNX demands, as far as rewrites and lowering rely on it.
 
 A model can pass ONNX's checker and still hold a convolution of zero groups, a window of negative stride or
-a scale that fits no channel. Rewrites are only shown nodes to which there is no objection, so that each may
-take for granted what the standard promises; what is objected to stays where it is and is listed, with all
-else that cannot be compiled, by `tpuflow.frontend.supported`.
+a scale that fits no channel. Rewrites are only shown nodes to which there is no objection, and find no others
+among those before them (`values.maker_of`), so that each may take for granted what the standard promises;
+what is objected to stays where it is and is listed, with all else that cannot be compiled, by
+`tpuflow.frontend.supported`.
 
 An objection is (attribute or input, what is wrong with it). What is not known yet (a shape, a constant) is
 not objected to; nodes are looked at again once more is known. The constraints of each operator stand in
@@ -22,19 +23,19 @@ import onnx_ir as ir
 
 from tpuflow.frontend.constraints import LARGEST, Objection, violations
 from tpuflow.frontend.inference import DOMAIN, infer_output
-from tpuflow.frontend.values import input_at, shape_of
+from tpuflow.frontend.values import SEEN, input_at, shape_of
 
 __all__ = ["note_types", "objection"]
 
-FUNCTIONS: Mapping[str, int] = {"Silu": 1, "RMSNormalization": 2}
-"""Those functions, and how many inputs each takes."""
-
+FUNCTIONS: Mapping[str, tuple[int, Mapping[str, str]]] = {
+    "Silu": (1, {}),
+    "RMSNormalization": (2, {"axis": "INT", "epsilon": "FLOAT"}),
+}
+"""Our own functions: how many inputs each takes, and the types of its attributes."""
 
 DEPRECATED = "has been deprecated"
 """What inference says of operators that are replaced, or listed as not supported."""
 
-SEEN = "tpuflow.seen"
-"""Key under which a node keeps what was known when it was looked at, and the verdict."""
 TYPES = "tpuflow.types"
 """Key under which a node keeps what is wrong with the types of its inputs."""
 
@@ -57,20 +58,18 @@ def _known(value: ir.Value | None) -> tuple[bool, bool]:
 
 
 def _objections(node: ir.Node, versions: Mapping[str, int]) -> Iterator[Objection]:
-    if node.domain == DOMAIN and len([value for value in node.inputs if value]) != FUNCTIONS.get(
-        node.op_type
-    ):
-        yield None, "is no function of this domain, or has another number of inputs"
+    if node.domain == DOMAIN:
+        count, types = FUNCTIONS.get(node.op_type, (-1, {}))
+        if len([value for value in node.inputs if value is not None]) != count:
+            yield None, "is no function of this domain, or has another number of inputs"
+        yield from _mistyped(node, types)
     if node.domain:
         return
     for index in _required(node.op_type, node.version):
         if input_at(node, index) is None:
             yield f"input {index}", "is left out"
             return
-    for name, kind in _attribute_types(node.op_type, node.version).items():
-        if name in node.attributes and node.attributes[name].type.name != kind:
-            yield name, f"is of the type {node.attributes[name].type.name}, not {kind}"
-            return
+    yield from _mistyped(node, _attribute_types(node.op_type, node.version))
     yield from violations(node)
     for value in node.outputs:
         shape = shape_of(value)
@@ -81,6 +80,12 @@ def _objections(node: ir.Node, versions: Mapping[str, int]) -> Iterator[Objectio
         wrong = infer_output(node, versions)
         if wrong is not None and DEPRECATED not in wrong:
             yield None, wrong
+
+
+def _mistyped(node: ir.Node, types: Mapping[str, str]) -> Iterator[Objection]:
+    for name, kind in types.items():
+        if name in node.attributes and node.attributes[name].type.name != kind:
+            yield name, f"is of the type {node.attributes[name].type.name}, not {kind}"
 
 
 @cache

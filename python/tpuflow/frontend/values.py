@@ -13,6 +13,7 @@ Attribute = int | float | str | Sequence[int] | Sequence[float]
 
 __all__ = [
     "MASKED",
+    "SEEN",
     "Attribute",
     "all_bodies",
     "array_of",
@@ -26,6 +27,7 @@ __all__ = [
     "integers_of",
     "is_mask",
     "is_shifted",
+    "maker_of",
     "mark_state",
     "produced_by",
     "reads",
@@ -221,9 +223,19 @@ def all_bodies(graph: ir.Graph) -> Iterator[ir.Graph]:
             yield from all_bodies(body)
 
 
-def produced_by(value: ir.Value | None, *operators: str) -> ir.Node | None:
-    """The node that makes `value` if it is one of these operators of ONNX's own domain."""
+SEEN = "tpuflow.seen"
+"""Key under which a node keeps what was known when it was looked at, and what is wrong with it, or None."""
+
+
+def maker_of(value: ir.Value | None) -> ir.Node | None:
+    """The node that makes `value`, unless there is an objection to it (`tpuflow.frontend.validity`)."""
     node = None if value is None else value.producer()
+    return None if node is None or node.meta.get(SEEN, (None, None))[1] is not None else node
+
+
+def produced_by(value: ir.Value | None, *operators: str) -> ir.Node | None:
+    """The node that makes `value` if it is one of these operators of ONNX's own domain, and valid."""
+    node = maker_of(value)
     return node if node is not None and node.domain == "" and node.op_type in operators else None
 
 

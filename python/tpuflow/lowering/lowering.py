@@ -498,10 +498,10 @@ class Lowering:
         Raises:
             UnsupportedNodeError: It is constant, or has no elements.
         """
-        if 0 in shape_of(value):
-            raise UnsupportedNodeError("has no elements")
         if value not in self.stored:
             raise UnsupportedNodeError("is constant")
+        if 0 in shape_of(value):
+            raise UnsupportedNodeError("has no elements")
         stored = self.stored[value]
         named = self._sources.get(stored.tensor) == value.name
         is_state = value in self._states.values()

@@ -9,6 +9,7 @@ numbers, codes or floats, that the step computes in.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from tpuflow.errors import Finding, UnsupportedModelError
 from tpuflow.lowering import scheme
 from tpuflow.lowering.fixed_point import FactorError
 from tpuflow.lowering.grids import CODES_PASS
-from tpuflow.lowering.nodes import is_constant, operator
+from tpuflow.lowering.nodes import is_constant, operator, shape_of
 from tpuflow.lowering.registry import LOWERINGS, VIEWS, UnsupportedNodeError
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["walk"]
 
 BOOL = ir.DataType.BOOL
+LARGEST = 1 << 30
+"""Elements of a tensor that a graph may hold; none of its steps then leaves 32 bits."""
 
 CONVERTS = frozenset({"Cast", "QuantizeLinear", "DequantizeLinear"})
 """Operators that go from one kind of element to another by themselves."""
@@ -92,6 +95,8 @@ def _lower(context: Lowering, step: Step, findings: list[Finding]) -> None:
         return  # An earlier node could not be lowered and is already listed.
     context.step = step
     try:
+        if math.prod(shape_of(step.output)) > LARGEST:
+            raise UnsupportedNodeError(f"its output has the shape {list(shape_of(step.output))}: too large")
         if node.op_type in VIEWS and not (node.op_type in LOWERINGS and len(outside) > 1):
             _view(context, step)
         elif node.op_type in LOWERINGS:

@@ -31,6 +31,7 @@ from tpuflow.frontend.values import (
     array_of,
     attributes_of,
     is_mask,
+    maker_of,
     produced_by,
     scalar_of,
     shape_of,
@@ -66,7 +67,7 @@ def _path(value: ir.Value | None) -> list[ir.Node] | None:
         value = open_ends.pop()
         if array_of(value) is not None:
             continue
-        node = None if value is None or not sole_user(value) else value.producer()
+        node = None if value is None or not sole_user(value) else maker_of(value)
         if node is None or node.domain not in {"", DOMAIN} or len(node.outputs) > 1:
             return None
         path.append(node)

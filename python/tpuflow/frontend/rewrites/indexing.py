@@ -315,7 +315,7 @@ def chosen_rows(node: ir.Node, emit: Emitter) -> ir.Value | None:
     ):
         return None
     axis = node.attributes.get_int("axis", 0) % len(shape)
-    if x.dtype != ir.DataType.FLOAT or math.prod(wanted) * shape[axis] > MOST_COMPARED:
+    if x.dtype != ir.DataType.FLOAT or not 0 < math.prod(wanted) * shape[axis] <= MOST_COMPARED:
         return None
     if array_of(x) is not None and (axis == 0 and len(shape) == 2):
         return None  # an embedding

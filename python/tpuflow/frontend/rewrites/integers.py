@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from tpuflow.frontend.values import array_of, attributes_of, input_at, produced_by
+from tpuflow.frontend.values import array_of, attributes_of, input_at, maker_of, produced_by
 
 if TYPE_CHECKING:
     from tpuflow.frontend.rewrite import Emitter, Rules
@@ -195,7 +195,7 @@ def _is_whole(value: ir.Value) -> bool:
             continue
         seen.add(current)
         constant = array_of(current)
-        node = current.producer()
+        node = maker_of(current)
         if constant is not None:
             if not np.all(constant == np.rint(constant)):
                 return False

@@ -26,6 +26,7 @@ from tpuflow.frontend.values import (
     axes_of,
     input_at,
     integers_of,
+    maker_of,
     produced_by,
     shape_of,
     sole_user,
@@ -91,7 +92,7 @@ def softmax(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 def layer_scale(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Takes a Mul or Add of a constant behind a normalisation into its scale or bias."""
-    layer, constant = None if node.inputs[0] is None else node.inputs[0].producer(), array_of(node.inputs[1])
+    layer, constant = maker_of(node.inputs[0]), array_of(node.inputs[1])
     if layer is None or (layer.domain, layer.op_type) not in KINDS:
         return None
     if node.op_type == "Add" and layer.op_type == "RMSNormalization":

@@ -34,7 +34,7 @@ def keeps_integers(node: ir.Node) -> bool:
     """Whether this node is to be evaluated here, not by constant folding, which would lose the steps."""
     if node.domain:
         return False
-    moves = node.op_type in {"Transpose", "Reshape"} and steps_of(node.inputs[0]) is not None
+    moves = node.op_type in {"Transpose", "Reshape"} and steps_of(input_at(node, 0)) is not None
     return moves or node.op_type in {"DequantizeLinear", "QuantizeLinear"}
 
 
@@ -85,7 +85,7 @@ def quantized(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 def moved(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Moves steps along with their numbers."""
-    numbers, steps, y = array_of(node.inputs[0]), steps_of(node.inputs[0]), shape_of(node.outputs[0])
+    numbers, steps, y = array_of(node.inputs[0]), steps_of(input_at(node, 0)), shape_of(node.outputs[0])
     if numbers is None or steps is None:
         return None
     if node.op_type == "Transpose":

@@ -21,7 +21,7 @@ import onnx_ir as ir
 from tpuflow.errors import ModelError
 from tpuflow.frontend.rewrites import opset
 from tpuflow.frontend.session import FloatSession
-from tpuflow.frontend.values import array_of, attributes_of, bound_of, integers_of, shape_of
+from tpuflow.frontend.values import array_of, attributes_of, bound_of, integers_of, maker_of, shape_of
 
 if TYPE_CHECKING:
     from tpuflow.frontend.rewrite import Emitter, Rules
@@ -71,7 +71,7 @@ class _Function:
         return self._axes[value]
 
     def _found(self, value: ir.Value) -> Axes | None:
-        shape, node = shape_of(value), value.producer()
+        shape, node = shape_of(value), maker_of(value)
         if shape is None or len(self.nodes) > MOST_NODES:
             return None
         if node is None:

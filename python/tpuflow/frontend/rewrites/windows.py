@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from tpuflow.frontend.rewrite import Names
 from tpuflow.frontend.rewrites.arithmetic import clip_bounds
 from tpuflow.frontend.values import (
     array_of,
@@ -117,6 +118,13 @@ class _Axis:
     end: int
 
     @property
+    def is_valid(self) -> bool:
+        """Whether there are windows, and none is of padding alone but for the rounding."""
+        pads = (self.begin, self.end)
+        least = min(self.kernel, self.dilation, self.count)
+        return least >= 1 and 0 <= min(pads) <= max(pads) < self.extent
+
+    @property
     def extent(self) -> int:
         """How far a window reaches."""
         return (self.kernel - 1) * self.dilation + 1
@@ -158,7 +166,7 @@ def _leaves_out(graph: ir.Graph, node: ir.Node) -> bool:
     axes = [
         _Axis(*each) for each in zip(x[2:], kernel, strides, dilations, pads[:rank], pads[rank:], strict=True)
     ]
-    if not any(axis.ends_in_padding for axis in axes):
+    if not all(axis.is_valid for axis in axes) or not any(axis.ends_in_padding for axis in axes):
         return False
     ends = [axis.last_end if axis.ends_in_padding else axis.end for axis in axes]
     if min(ends) < 0:
@@ -173,19 +181,20 @@ def _leaves_out(graph: ir.Graph, node: ir.Node) -> bool:
 
 def _cut(graph: ir.Graph, node: ir.Node, sizes: Sequence[int]) -> ir.Value:
     """The first cells of an image that a pool reads, along all of its axes."""
-    name = node.outputs[0].name
+    names, name = Names(graph), node.outputs[0].name
     bounds = []
     for label, numbers in (
         ("starts", [0] * len(sizes)),
         ("ends", list(sizes)),
         ("axes", [2 + axis for axis in range(len(sizes))]),
     ):
-        value = ir.Value(name=f"{name}/cut_{label}", const_value=ir.tensor(np.array(numbers, np.int64)))
+        tensor = ir.tensor(np.array(numbers, np.int64))
+        value = ir.Value(name=names.value(f"{name}/cut_{label}"), const_value=tensor)
         value.shape, value.dtype = ir.Shape([len(sizes)]), ir.DataType.INT64
         graph.register_initializer(value)
         bounds.append(value)
     slicing = ir.node("Slice", [node.inputs[0], *bounds], name=f"{node.name}/cut")
-    slicing.outputs[0].name = f"{name}/cut"
+    slicing.outputs[0].name = names.value(f"{name}/cut")
     graph.insert_before(node, slicing)
     return slicing.outputs[0]
 
