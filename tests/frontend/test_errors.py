@@ -345,6 +345,13 @@ def test_attributes_of_our_own_functions_are_of_their_types() -> None:
     assert finding.reason == "is not valid: is of the type FLOAT, not INT"
 
 
+def test_a_pool_of_an_empty_window_whose_count_is_rounded_up() -> None:
+    """To shorten its padding would never come to an end."""
+    node = ("MaxPool", "x", "z", {"kernel_shape": [0, 2], "strides": [2, 2], "ceil_mode": 1})
+    (finding,) = check_model(graph([node], {"x": [1, 3, 5, 5]}, ["z"]))
+    assert finding.attribute == "kernel_shape"
+
+
 def test_numbers_turned_into_text() -> None:
     types = {"x": TensorProto.STRING}
     nodes: list[Node] = [("CastLike", "c x", "a"), ("Add", "x a", "z")]
