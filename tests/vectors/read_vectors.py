@@ -93,8 +93,8 @@ def check_tensors(folder: Path, manifest: dict[str, Any], cache: Memory, size: i
     return held
 
 
-def value_changes(path: Path) -> tuple[dict[str, int], dict[str, list[tuple[int, str]]]]:
-    """Sizes of variables by their path, and their values with the time from which they hold."""
+def value_changes(path: Path) -> tuple[dict[str, int], dict[str, list[tuple[int, str]]], int]:
+    """Sizes of variables by their path, their values with the time from which they hold, and the last time."""
     names: dict[str, str] = {}
     sizes: dict[str, int] = {}
     values: dict[str, list[tuple[int, str]]] = {}
@@ -125,7 +125,7 @@ def value_changes(path: Path) -> tuple[dict[str, int], dict[str, list[tuple[int,
         elif not line.startswith("$"):
             require(line[0] in "01x" and sizes[names[line[1:]]] == 1, line)
             values[names[line[1:]]].append((now, line[0]))
-    return sizes, values
+    return sizes, values, now
 
 
 def check_trace(folder: Path, manifest: dict[str, Any], after: Memory) -> None:
@@ -136,7 +136,8 @@ def check_trace(folder: Path, manifest: dict[str, Any], after: Memory) -> None:
     cycles = [int(row["cycle"]) for row in requests]
     require(cycles == sorted(cycles), "requests are not in the order of time")
     require(all(trace["begin"] <= cycle < trace["end"] for cycle in cycles), "a request outside the cycles")
-    sizes, values = value_changes(folder / trace["vcd"])
+    sizes, values, last = value_changes(folder / trace["vcd"])
+    require(last == trace["end"], f"the dump ends in cycle {last}")
     busy: dict[tuple[str, int], int] = {}
     for row in requests:
         key = row["port"], int(row["cycle"])
