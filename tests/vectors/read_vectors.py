@@ -94,7 +94,7 @@ def check_tensors(folder: Path, manifest: dict[str, Any], cache: Memory, size: i
 
 
 def value_changes(path: Path) -> tuple[dict[str, int], dict[str, list[tuple[int, str]]], int]:
-    """Sizes of variables by their path, their values with the time from which they hold, and the last time."""
+    """Sizes of variables by their path, their values with the time each holds from, and the last time."""
     names: dict[str, str] = {}
     sizes: dict[str, int] = {}
     values: dict[str, list[tuple[int, str]]] = {}
