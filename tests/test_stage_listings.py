@@ -100,15 +100,28 @@ def test_addresses_are_those_of_the_program(folder: Path) -> None:
     assert [port["address"] for port in found["ports"]] == [port["view"]["address"] for port in ports]
 
 
-def test_every_tensor_the_program_leaves_is_compared_with_the_graph(folder: Path) -> None:
+@pytest.mark.feature("PRG-15")
+def test_every_tensor_of_the_program_is_compared_with_the_graph(folder: Path) -> None:
     done = run_command(
-        "compare", folder / "net.tpu", "--inputs", folder / "x.npz", "--dump", folder / "all.npz"
-    )
+        "compare", folder / "net.tpu", "--inputs", folder / "x.npz", "--dump", folder / "all.npz",
+        "--json", folder / "all.json",
+    )  # fmt: skip
     assert done.status == 0, done.err
     assert "every layer and output as the graph has it" in done.out
     graph = _core.Graph.load(folder / "net.tpuq")
+    assert f"{len(graph.layers)} of {len(graph.layers)} tensors compared in every element" in done.out
     (found,) = json.loads((folder / "stages" / "groups.json").read_text())
     by_parts = {name for group in found["groups"] if group["parts"] for name in group["layers"]}
-    whole = {graph.tensors[layer.output].name for layer in graph.layers if layer.name not in by_parts}
-    with np.load(folder / "all.npz") as program:
-        assert set(program) == whole
+    rows = json.loads((folder / "all.json").read_text())["tensors"]
+    assert [row["layer"] for row in rows] == [layer.name for layer in graph.layers]
+    assert all(row["compared"] == row["elements"] and not row["wrong"] for row in rows)
+    assert by_parts and by_parts == {row["layer"] for row in rows if row["parts"] > 1}
+    done = run_command(
+        "run", folder / "net.tpuq", "--inputs", folder / "x.npz", "--outputs", folder / "graph.npz",
+        "--all-tensors",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    with np.load(folder / "all.npz") as program, np.load(folder / "graph.npz") as integers:
+        assert set(program) == set(integers) - {"x"} and len(program) == len(graph.layers)
+        for name in program:
+            np.testing.assert_array_equal(program[name][0], integers[name][0])

@@ -46,6 +46,7 @@ mod views;
 mod walk;
 
 pub use alike::Checkpoints;
+pub use parts::Claim;
 pub use rule::{Operand, Rule, Violation};
 use tpuflow_ir::{Graph, Program, TensorId, Tiling};
 
@@ -82,7 +83,20 @@ fn as_divided(graph: &Graph, program: &Program) -> Result<Graph, Vec<Violation>>
 /// # Errors
 /// Why the layers cannot be computed so.
 pub fn in_parts(graph: &Graph, tilings: &[Tiling]) -> Result<Graph, String> {
-    if tilings.is_empty() { Ok(graph.clone()) } else { parts::proven(graph, tilings) }
+    in_parts_with_boxes(graph, tilings).map(|(parts, _)| parts)
+}
+
+/// As [`in_parts`]; and by tensor of that graph, the box of a tensor of `graph` that it holds.
+///
+/// # Errors
+/// Why the layers cannot be computed so.
+pub fn in_parts_with_boxes(graph: &Graph, tilings: &[Tiling]) -> Result<(Graph, Vec<Claim>), String> {
+    if tilings.is_empty() {
+        let boxes =
+            graph.tensors.iter().enumerate().map(|(id, tensor)| (TensorId::new(id), parts::whole(&tensor.shape)));
+        return Ok((graph.clone(), boxes.collect()));
+    }
+    parts::proven(graph, tilings)
 }
 
 /// Checks that a graph with layers in parts computes `graph`, if each of its tensors holds what is claimed: by tensor, of which
@@ -90,7 +104,7 @@ pub fn in_parts(graph: &Graph, tilings: &[Tiling]) -> Result<Graph, String> {
 ///
 /// # Errors
 /// The first tensor or layer that does not hold what is claimed.
-pub fn check_parts(graph: &Graph, parts: &Graph, claims: &[(TensorId, Vec<(usize, usize)>)]) -> Result<(), String> {
+pub fn check_parts(graph: &Graph, parts: &Graph, claims: &[Claim]) -> Result<(), String> {
     parts::proof(graph, parts, claims)
 }
 

@@ -52,11 +52,16 @@ fn schedule(
     Ok(Program::new(program.map_err(Failure::from)?))
 }
 
-/// The graph whose layers are those of a program: `graph` itself, or with its layers in parts where the program has them so.
+/// By tensor of a graph in parts: which tensor of the original it is a box of, and by axis from where to where.
+type Boxes = Vec<(usize, Vec<(usize, usize)>)>;
+
+/// The graph whose layers are those of a program, `graph` itself or with its layers in parts where the program has them so; and
+/// by its tensors, the boxes of tensors of `graph` that they hold.
 #[pyfunction]
-fn in_parts(graph: &Graph, program: &Program) -> PyResult<Graph> {
-    let parts = tpuflow_checker::in_parts(&graph.graph, &program.program.tilings);
-    Ok(Graph::new(parts.map_err(PyValueError::new_err)?))
+fn in_parts(graph: &Graph, program: &Program) -> PyResult<(Graph, Boxes)> {
+    let parts = tpuflow_checker::in_parts_with_boxes(&graph.graph, &program.program.tilings);
+    let (parts, boxes) = parts.map_err(PyValueError::new_err)?;
+    Ok((Graph::new(parts), boxes.into_iter().map(|(of, span)| (of.index(), span)).collect()))
 }
 
 /// The TOML text of a preset.

@@ -22,20 +22,20 @@ pub(crate) use proof::proof;
 type Span = (usize, usize);
 /// A box: a range of each axis.
 type Extent = Vec<Span>;
-/// A box of a tensor of the original.
-type Claim = (TensorId, Extent);
+/// A box of a tensor of the original: the tensor, and by axis which elements `[from, to)`.
+pub type Claim = (TensorId, Extent);
 
-/// The graph in parts, once it is shown to compute `graph`.
-pub(crate) fn proven(graph: &Graph, tilings: &[Tiling]) -> Result<Graph, String> {
+/// The graph in parts, once it is shown to compute `graph`, and by its tensors the boxes that they hold.
+pub(crate) fn proven(graph: &Graph, tilings: &[Tiling]) -> Result<(Graph, Vec<Claim>), String> {
     let (parts, claims) = cut::cut(graph, tilings)?;
     match parts.verify().into_iter().next() {
         Some(broken) => Err(broken.to_string()),
-        None => proof(graph, &parts, &claims).map(|()| parts),
+        None => proof(graph, &parts, &claims).map(|()| (parts, claims)),
     }
 }
 
 /// All of a shape.
-fn whole(shape: &[usize]) -> Extent {
+pub(crate) fn whole(shape: &[usize]) -> Extent {
     shape.iter().map(|&extent| (0, extent)).collect()
 }
 

@@ -49,12 +49,16 @@ def compare_steps(
         write_arrays(dump, level.decode(report.codes))
     write_figures(json, report.to_json())
     table(
-        [("layer", "left"), ("op", "left"), ("elements", "right"), ("compared", "right"), ("wrong", "right")],
+        [("tensor", "left"), ("op", "left"), ("parts", "right"), ("elements", "right"), ("compared", "right"),
+         ("wrong", "right"), ("note", "left")],
         [
-            (layer.name, layer.op, f"{layer.elements:,}", f"{layer.compared:,}", f"{layer.wrong:,}")
-            for layer in report.layers
+            (each.name, each.op, f"{each.parts:,}", f"{each.elements:,}", f"{each.compared:,}",
+             f"{each.wrong:,}", each.reason)
+            for each in report.tensors
         ],
-    )
+    )  # fmt: skip
+    complete = sum(each.codes is not None for each in report.tensors)
+    say(f"{complete} of {len(report.tensors)} tensors compared in every element")
     if report.first_wrong is not None:
         first = report.first_wrong
         raise DifferenceError(

@@ -10,16 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpuflow.errors import ProgramError
 from tpuflow.execution.debug.replay import Stepper, in_parts
-from tpuflow.execution.debug.written import written
+from tpuflow.execution.debug.tensors import TensorCheck, assembled
+from tpuflow.execution.debug.written import Written, written
 from tpuflow.execution.levels import GraphLevel
 from tpuflow.execution.simulation import program_ports
+
+if TYPE_CHECKING:
+    from tpuflow import _core
 
 __all__ = ["LayerCheck", "StepReport", "check_steps"]
 
@@ -28,7 +32,7 @@ Array = NDArray[Any]
 
 @dataclass
 class LayerCheck:
-    """What was seen of a layer.
+    """What was seen of a layer of the program.
 
     Attributes:
         name: Its name.
@@ -54,12 +58,12 @@ class StepReport:
     """All layers, and where the run ended.
 
     Attributes:
-        layers: In the order of the program.
+        layers: In the order of the program; of a layer in parts every part.
         executed: Instructions executed.
         stopped: Why the run ended early; empty if it did not.
         outputs_equal: Whether the outputs are the graph's; None if the run ended early.
         first_wrong: The first layer that is wrong.
-        codes: Every tensor that instructions computed whole, as they left it, by its name in the graph.
+        tensors: Every tensor that a layer of the graph makes, parts joined.
     """
 
     layers: list[LayerCheck]
@@ -67,12 +71,17 @@ class StepReport:
     stopped: str = ""
     outputs_equal: bool | None = None
     first_wrong: LayerCheck | None = None
-    codes: dict[str, Array] = field(default_factory=dict)
+    tensors: list[TensorCheck] = field(default_factory=list)
 
     @property
     def passed(self) -> bool:
         """Whether everything is the graph's."""
         return self.first_wrong is None and not self.stopped and self.outputs_equal is True
+
+    @property
+    def codes(self) -> dict[str, Array]:
+        """Every tensor whose elements are all known, as instructions left it, by its name in the graph."""
+        return {each.name: each.codes for each in self.tensors if each.codes is not None}
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values."""
@@ -83,6 +92,7 @@ class StepReport:
             "outputs_equal": self.outputs_equal,
             "first_wrong_layer": None if self.first_wrong is None else self.first_wrong.name,
             "layers": [dict(layer.__dict__) for layer in self.layers],
+            "tensors": [each.to_json() for each in self.tensors],
         }
 
 
@@ -108,101 +118,118 @@ def check_steps(
         SampleError: The inputs do not fit.
     """
     content = json.loads(program.to_json())
-    inputs, outputs = program_ports(program)
-    if content.get("tilings"):
-        graph = GraphLevel(in_parts(graph.graph, program))
-    tensors = graph.graph.tensors
-    layers = graph.graph.layers
-    if [layer.name for layer in layers] != [layer["name"] for layer in content["layers"]]:
+    inputs, _ = program_ports(program)
+    parts, boxes = in_parts(graph.graph, program)
+    if [layer.name for layer in parts.layers] != [layer["name"] for layer in content["layers"]]:
         raise ProgramError(f'program "{program.name}": the graph has other layers: give its own')
+    tensors = parts.tensors
     codes = [port.encode(feed[port.name]) for port in inputs]
-    named = {tensors[index].name: code for index, code in zip(graph.graph.inputs, codes, strict=True)}
-    truth = graph.graph.run(named, all_tensors=True)
-    checks = [LayerCheck(layer.name, layer.op, truth[tensors[layer.output].name].size) for layer in layers]
-    references = [_bytes(truth[tensors[layer.output].name]) for layer in layers]
-    kept = [_WrittenBytes.like(reference) for reference in references]
-    channels = [truth[tensors[layer.output].name].shape[-1:] or (1,) for layer in layers]
-    word = content["machine"]["cache"]["word_bytes"]
-    stepper, first_wrong, stopped, executed = Stepper(program, codes), None, "", 0
+    named = {tensors[index].name: code for index, code in zip(parts.inputs, codes, strict=True)}
+    truth = parts.run(named, all_tensors=True)
+    stepper, word = Stepper(program, codes), content["machine"]["cache"]["word_bytes"]
+    seen = [_SeenLayer(layer, truth[tensors[layer.output].name]) for layer in parts.layers]
+    ends = {entry["layer"]: number for number, entry in enumerate(content["instructions"])}
+    first_wrong, stopped, executed = None, "", 0
     for number, entry in enumerate(content["instructions"]):
+        layer = seen[entry["layer"]]
         try:
             stepper.execute(number)
         except ProgramError as error:
             stopped = str(error)
             break
         executed = number + 1
-        check, reference = checks[entry["layer"]], references[entry["layer"]]
-        place = written(entry, content["descriptors"], channels[entry["layer"]][0], word)
-        if place is not None:
-            _compare(check, reference, place, stepper, number, kept[entry["layer"]])
-        if check.wrong and first_wrong is None:
-            first_wrong = check
+        found = written(entry, content["descriptors"], layer.shape, layer.check.op, word)
+        if found is not None:
+            layer.take(found, stepper, number)
+        if ends[entry["layer"]] == number:
+            layer.end()
+        if layer.check.wrong and first_wrong is None:
+            first_wrong = layer.check
             if fail_fast:
-                stopped = f"instruction {number} is the first wrong one"
+                stopped = f"instruction {layer.check.first} is the first wrong one"
                 break
         if progress is not None and number % 64 == 0:
             progress(number, len(content["instructions"]))
-    equal = None if stopped else _outputs_equal(content["outputs"], outputs, graph, truth, stepper, word)
-    codes_left = {}
-    for layer, found in zip(layers, kept, strict=True):
-        array = truth[tensors[layer.output].name]
-        if found.known.all():
-            codes_left[tensors[layer.output].name] = found.rows.view(array.dtype).reshape(array.shape)
-    return StepReport(checks, executed, stopped, equal, first_wrong, codes_left)
+    equal = None if stopped else _outputs_equal(content["outputs"], parts, truth, stepper, word)
+    left = {tensors[layer.output].name: found.left() for layer, found in zip(parts.layers, seen, strict=True)}
+    whole = assembled(graph.graph, parts, boxes, named, left)
+    return StepReport([each.check for each in seen], executed, stopped, equal, first_wrong, whole)
 
 
-@dataclass(frozen=True)
-class _WrittenBytes:
-    """What was written of a tensor: bytes of every element, and whether it was written."""
+class _SeenLayer:
+    """What is written of a layer's tensor, beside what the graph has.
 
-    rows: NDArray[np.uint8]
-    known: NDArray[np.bool_]
+    An element that no later instruction may replace is compared when it is written; others are when the last
+    instruction of the layer has been executed.
 
-    @staticmethod
-    def like(reference: NDArray[np.uint8]) -> _WrittenBytes:
-        return _WrittenBytes(np.zeros_like(reference), np.zeros(len(reference), np.bool_))
+    Attributes:
+        check: The figures.
+        shape: Of the tensor.
+    """
 
+    def __init__(self, layer: Any, reference: Array) -> None:
+        self.check = LayerCheck(layer.name, layer.op, reference.size)
+        self.shape = reference.shape
+        self._dtype = reference.dtype
+        self._reference = _bytes(reference)
+        self._rows = np.zeros_like(self._reference)
+        self._known = np.zeros(reference.size, np.bool_)
+        # By element: the instruction and the address of a write that is still to be compared.
+        self._waiting: NDArray[np.int64] | None = None
 
-def _compare(
-    check: LayerCheck,
-    reference: NDArray[np.uint8],
-    place: tuple[NDArray[np.int64], NDArray[np.int64]],
-    stepper: Stepper,
-    number: int,
-    kept: _WrittenBytes,
-) -> None:
-    elements, addresses = place
-    inside = elements < len(reference)
-    elements, addresses = elements[inside], addresses[inside]
-    if not elements.size:
-        return
-    low, size = int(addresses.min()), reference.shape[1]
-    memory, _ = stepper.read("cache", low, int(addresses.max()) - low + size)
-    found = memory[(addresses - low)[:, None] + np.arange(size)]
-    kept.rows[elements], kept.known[elements] = found, True
-    differs = (found != reference[elements]).any(axis=1)
-    check.compared += len(elements)
-    check.wrong += int(differs.sum())
-    if differs.any() and check.first is None:
-        at = int(np.argmax(differs))
-        check.first = number
-        check.detail = (
-            f"element {int(elements[at])}, cache byte {int(addresses[at])}: "
-            f"{found[at].tobytes().hex()}, not {reference[elements[at]].tobytes().hex()}"
-        )
+    def take(self, place: Written, stepper: Stepper, number: int) -> None:
+        """Reads what an instruction has written."""
+        inside = place.elements < len(self._reference)
+        elements, addresses = place.elements[inside], place.addresses[inside]
+        if not elements.size:
+            return
+        low, size = int(addresses.min()), self._reference.shape[1]
+        memory, _ = stepper.read("cache", low, int(addresses.max()) - low + size)
+        self._rows[elements] = memory[(addresses - low)[:, None] + np.arange(size)]
+        self._known[elements] = True
+        if place.final:
+            self._compare(elements, addresses, np.full(len(elements), number))
+            return
+        if self._waiting is None:
+            self._waiting = np.full((2, len(self._reference)), -1)
+        self._waiting[0][elements], self._waiting[1][elements] = number, addresses
+
+    def end(self) -> None:
+        """Compares what no later instruction has replaced."""
+        if self._waiting is not None:
+            elements = np.flatnonzero(self._waiting[0] >= 0)
+            self._compare(elements, self._waiting[1][elements], self._waiting[0][elements])
+
+    def left(self) -> tuple[Array, NDArray[np.bool_]]:
+        """The tensor as it was left, and which elements of it were written."""
+        return self._rows.view(self._dtype).reshape(self.shape), self._known.reshape(self.shape)
+
+    def _compare(
+        self, elements: NDArray[np.int64], addresses: NDArray[np.int64], by: NDArray[np.int64]
+    ) -> None:
+        found, reference, check = self._rows[elements], self._reference[elements], self.check
+        differs = np.flatnonzero((found != reference).any(axis=1))
+        check.compared += len(elements)
+        check.wrong += len(differs)
+        if len(differs) and check.first is None:
+            at = differs[np.argmin(by[differs])]
+            check.first = int(by[at])
+            check.detail = (
+                f"element {int(elements[at])}, cache byte {int(addresses[at])}: "
+                f"{found[at].tobytes().hex()}, not {reference[at].tobytes().hex()}"
+            )
 
 
 def _outputs_equal(
     ports: Sequence[Mapping[str, Any]],
-    outputs: Sequence[Any],
-    graph: GraphLevel,
+    graph: _core.Graph,
     truth: Mapping[str, Array],
     stepper: Stepper,
     word: int,
 ) -> bool:
     """Whether the outputs lie in DDR as the graph has them."""
-    for port, index, _ in zip(ports, graph.graph.outputs, outputs, strict=True):
-        view, wanted = port["view"], truth[graph.graph.tensors[index].name]
+    for port, index in zip(ports, graph.outputs, strict=True):
+        view, wanted = port["view"], truth[graph.tensors[index].name]
         rows, width, pixel = view["rows"], view["width"], view["pixel_bytes"]
         row_bytes = -(-width * pixel // word) * word
         space = f"ddr{view['space']['Ddr']}"

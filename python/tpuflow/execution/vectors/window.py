@@ -179,7 +179,7 @@ def _images(replay: Replay) -> tuple[Image, ...]:
 
 def _tensors(replay: Replay, level: GraphLevel, number: int, codes: Sequence[Array]) -> tuple[Tensor, ...]:
     """Operands of a layer, then its result, as the graph computes them."""
-    graph = in_parts(level.graph, replay.program) if replay.content.get("tilings") else level.graph
+    graph, _ = in_parts(level.graph, replay.program)
     layers, tensors = graph.layers, graph.tensors
     if [layer.name for layer in layers] != [layer["name"] for layer in replay.content["layers"]]:
         raise VectorError(f'program "{replay.program.name}": the graph has other layers: give its own')
@@ -203,7 +203,8 @@ class _Result:
     def __init__(self, replay: Replay, layer: int, codes: Array) -> None:
         self._replay = replay
         self._layer = layer
-        self._channels = codes.shape[-1] if codes.ndim else 1
+        self._shape = codes.shape
+        self._op = replay.content["layers"][layer]["op"]
         self._rows = np.ascontiguousarray(codes).reshape(-1).view(np.uint8).reshape(codes.size, -1)
         self._addresses = np.full(codes.size, -1, np.int64)
 
@@ -217,11 +218,11 @@ class _Result:
             return
         content = self._replay.content
         entry, word = content["instructions"][done.number], content["machine"]["cache"]["word_bytes"]
-        place = written(entry, content["descriptors"], self._channels, word)
-        if place is None:
+        place = written(entry, content["descriptors"], self._shape, self._op, word)
+        if place is None or not place.final:
             return
-        inside = place[0] < len(self._rows)
-        elements, addresses = place[0][inside], place[1][inside]
+        inside = place.elements < len(self._rows)
+        elements, addresses = place.elements[inside], place.addresses[inside]
         if not elements.size:
             return
         size = self._rows.shape[1]
