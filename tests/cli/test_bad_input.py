@@ -162,6 +162,7 @@ def test_requests_that_make_no_sense(built: Built, command: Command, tmp_path: P
     ranges.write_text('{"format": 1, "tensors": {"image": {"min": 1, "max": 2}}}', encoding="utf-8")
     requests: dict[tuple[str | Path, ...], tuple[str, ...]] = {
         ("build", built.model, "--machine", "tpu9"): ('"tpu9"', "128x128_asic"),
+        ("build", built.model, "--machine", "32x32fpga"): ('did you mean "32x32_fpga"',),
         ("build", built.model, "--config", config): (str(config), 'did you mean "dtype"'),
         ("build", built.model, "--dtype", "f16", "--ranges", built.model): (
             "float16 needs no ranges",

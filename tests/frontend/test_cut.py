@@ -197,6 +197,15 @@ def test_names_that_do_not_exist_are_answered_with_those_that_do() -> None:
         load(model, cut_outputs=["block1/activation"])
 
 
+@pytest.mark.feature("IMP-22")
+def test_constants_are_no_answer() -> None:
+    weights = {"logits_weight": np.ones(3, np.float32)}
+    model = graph([("Mul", "x logits_weight", "logits")], {"x": [3]}, ["logits"], weights)
+    with pytest.raises(ModelError) as raised:
+        load(model, cut_outputs=["logits_weigh"])
+    assert str(raised.value).endswith('there is no such tensor; the nearest are "logits"')
+
+
 def chain(names: tuple[str, ...], *, start: bool) -> onnx.ModelProto:
     """A network that holds tensors of these names."""
     nodes: list[tuple[str, str, str]] = []

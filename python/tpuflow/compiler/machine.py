@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuflow import _core
+from tpuflow.config.choices import choices
 from tpuflow.errors import MachineError
 from tpuflow.io.files import parse_toml, read_text, write_text
 
@@ -226,7 +227,9 @@ def machine_text(machine: str | PathLike[str] | Machine) -> str:
         return _core.machine_text(str(machine))
     path = Path(machine)
     if not path.is_file():
-        raise MachineError(f'machine "{machine}" is unknown: give a TOML file or one of {", ".join(presets)}')
+        raise MachineError(
+            f'machine "{machine}" is unknown: give a TOML file, or {choices(str(machine), presets)}'
+        )
     return read_text(path, MachineError)
 
 

@@ -111,10 +111,15 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     return list(dict.fromkeys([*close, *sorted(holding, key=len)]))[:count]
 
 
-def missing(name: str, known: Iterable[str]) -> str:
-    """What to say of a tensor that does not exist."""
-    near = nearest(name, known)
+def missing(name: str, values: Mapping[str, ir.Value]) -> str:
+    """What to say of a tensor that does not exist; constants are not what anybody cuts at."""
+    near = nearest(name, (each for each, value in values.items() if not _is_constant(value)))
     return "there is no such tensor" + (f"; the nearest are {_quoted(near)}" if near else "")
+
+
+def _is_constant(value: ir.Value) -> bool:
+    maker = value.producer()
+    return value.is_initializer() or (maker is not None and maker.op_type == "Constant")
 
 
 def _quoted(names: Iterable[str]) -> str:
