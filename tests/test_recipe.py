@@ -154,10 +154,11 @@ def test_saved_ranges_are_taken_as_they_are(tmp_path: Path) -> None:
     assert again.ranges == found.ranges
 
 
-def test_floats_that_are_only_preferred_take_samples_and_need_none() -> None:
+@pytest.mark.parametrize("fallback", [{}, {"fallback": "int8"}])
+def test_floats_take_samples_and_need_none(fallback: dict[str, str]) -> None:
     model = network()
-    preferred = Config.parse({"quantize": {"dtype": "float16", "fallback": "int8"}})
-    given = tpuflow.quantize(model, None, preferred, samples=images(4))
+    floats = Config.parse({"quantize": {"dtype": "float16"} | fallback})
+    given = tpuflow.quantize(model, None, floats, samples=images(4))
     none = tpuflow.quantize(model, None, Config.parse({"quantize": {"dtype": "float16"}}))
     assert given.to_json() == none.to_json()
 
@@ -166,13 +167,10 @@ def test_wrong_requests_say_what_is_wrong() -> None:
     model = network()
     ranges = tpuflow.calibrate(model, images(4))
     chain = Config.parse({"calibrate": {"global_calibration": "adaround"}})
-    floats = Config.parse({"quantize": {"dtype": "float16"}})
     with pytest.raises(QuantizeError, match="ranges and samples are both given"):
         tpuflow.quantize(model, ranges, samples=images(4))
     with pytest.raises(ConfigError, match="global_calibration needs samples"):
         tpuflow.quantize(model, ranges, chain)
-    with pytest.raises(QuantizeError, match="float16 needs no ranges"):
-        tpuflow.quantize(model, None, floats, samples=images(4))
     with pytest.raises(QuantizeError, match=r"tpuflow\.load"):
         tpuflow.quantize(model.model, samples=images(4))
     with pytest.raises(SampleError, match='"y" is no input of the network'):

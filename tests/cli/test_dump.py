@@ -100,3 +100,18 @@ def test_data_of_a_file_are_no_mistake_where_floats_are_preferred(
     assert f"all layers are {dtype}: nothing is calibrated" in made.out + made.err
     found = _core.Graph.load(tmp_path / "x.tpuq")
     assert {found.tensors[layer.output].dtype for layer in found.layers} == {dtype}
+
+
+@pytest.mark.parametrize("step", ["build", "quantize"])
+def test_one_command_makes_integers_and_floats(
+    step: str, built: Built, command: Command, tmp_path: Path
+) -> None:
+    """The samples that integers are calibrated with are no mistake beside `--dtype f32`."""
+    suffix = {"build": "tpu", "quantize": "tpuq"}[step]
+    for name, more in (("with", ("--calib", built.calibration)), ("without", ())):
+        made = command(step, built.model, "--dtype", "f32", *more, "-o", tmp_path / f"{name}.{suffix}")
+        assert made.status == 0, made.err
+        told = "all layers are float32: nothing is calibrated" in made.out + made.err
+        assert told == (name == "with")
+    given, none = (_core.Graph.load(tmp_path / f"{name}.tpuq").to_json() for name in ("with", "without"))
+    assert given == none

@@ -121,18 +121,16 @@ def forbid_float_options(request: Request) -> None:
 
 
 def forbid_ranges(request: Request) -> None:
-    """Refuses samples and ranges where all layers are floats.
+    """Refuses ranges where all layers are floats.
 
-    Where floats are only preferred, or a file of the configuration names the data, they are no mistake.
+    Samples are no mistake: one command builds a network in integers and in floats. Nor are ranges where
+    floats are only preferred.
 
     Raises:
-        ModelError: An option would have no effect.
+        ModelError: Ranges would have no effect.
     """
-    if request.config.takes_ranges or request.config.input.source:
-        return
-    for option, value in (("--calib", request.calibration), ("--ranges", request.ranges)):
-        if value is not None:
-            dtype = request.config.quantize.dtype
-            raise ModelError(
-                f"{request.model}: {dtype} needs no ranges, {option} would have no effect: leave it out"
-            )
+    if request.ranges is not None and not request.config.takes_ranges:
+        dtype = request.config.quantize.dtype
+        raise ModelError(
+            f"{request.model}: {dtype} needs no ranges, --ranges would have no effect: leave it out"
+        )

@@ -417,10 +417,8 @@ def quantize(
         )
     if not isinstance(model, FloatModel | PartitionedModel):
         raise QuantizeError("samples need a model that tpuflow.load gives, not its normalised form alone")
-    if not config.takes_ranges:
-        dtype = config.quantize.dtype
-        raise QuantizeError(f"{dtype} needs no ranges, samples would have no effect: leave them out")
     if not config.needs_ranges:
+        logger.info("note: all layers are %s: nothing is calibrated", config.quantize.dtype)
         return lower_model(model, None, config)
     given = samples if isinstance(samples, Samples) else Samples.of(samples, model.inputs)
     recipe = Recipe(config)

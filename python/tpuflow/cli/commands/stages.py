@@ -184,7 +184,9 @@ def quantize(
         host=host,
     )
     recipe, state = Recipe(settings), starting(float_model, request)
-    if calib is not None or saved is not None:
+    if not settings.needs_ranges and (calib is not None or saved is not None):
+        say(f"note: all layers are {settings.quantize.dtype}: nothing is calibrated")
+    elif calib is not None or saved is not None:
         with progress("calibrate") as advance:
             state = calibrated(state, request, Listener(step=advance, part=advance.begin, remark=say), recipe)
     graph = recipe.graph(state)
@@ -206,9 +208,9 @@ def _check_source(model: Path, calib: Path | None, ranges: Path | None, settings
         raise options.OptionError(
             f"{model}: --calib runs the whole recipe, --ranges none of it: give one of them"
         )
-    if calib is not None and not settings.takes_ranges:
+    if ranges is not None and not settings.takes_ranges:
         raise options.OptionError(
-            f"{model}: {dtype} needs no ranges, --calib would have no effect: leave it out"
+            f"{model}: {dtype} needs no ranges, --ranges would have no effect: leave it out"
         )
     if calib is None and settings.calibrate.chain:
         raise options.OptionError(f"{model}: global_calibration needs samples: give --calib")
