@@ -15,6 +15,8 @@ import pytest
 
 from cli.conftest import Built, Command
 from models.make_models import MODELS
+from tpuflow import _core
+from tpuflow.execution.levels import GraphLevel
 from tpuflow.frontend import load
 from tpuflow.partitioning import device_networks
 from tpuflow.partitioning.storage import load_program
@@ -199,6 +201,11 @@ def test_every_tensor_of_every_stage_is_compared(built: Built, command: Command,
     assert found["samples"] == 3
     tensors = {tensor["name"]: tensor for tensor in found["tensors"]}
     assert tensors[built.output]["equal"] is True
+    # The program shows what its instructions make, not the outputs alone.
+    made = {row["name"] for row in found["tensors"] if row["equal"]}
+    graph = GraphLevel(_core.Graph.load(built.graph))
+    results = {graph.graph.tensors[layer.output].name for layer in graph.graph.layers}
+    assert made == {port.name for name, port in graph.shown.items() if name in results} > {built.output}
     assert tensors[built.output]["normalized"]["cosine"] == pytest.approx(1)
     compared = [tensor for tensor in tensors.values() if tensor["quantized"]]
     assert len(compared) >= 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import numpy as np
 import onnx
 import pytest
 
-from cli.conftest import Command
+from cli.conftest import Built, Command
 from models.builder import samples
 from partitioning.networks import NETWORKS, written
+from tpuflow import _core
+from tpuflow.partitioning import Partitioned
+from tpuflow.partitioning.storage import load_graph, load_program
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,64 @@ def test_build_lists_what_the_host_computes(shared_network: Shared) -> None:
     assert "NonMaxSuppression" in host["reason"]
     assert figures["host_us"] > 0
     assert figures["cycles"] == sum(part["cycles"] or 0 for part in figures["segments"])
+
+
+@pytest.mark.feature("PRG-15")
+def test_every_tensor_of_every_segment_is_compared(
+    shared_network: Shared, command: Command, tmp_path: Path
+) -> None:
+    figures, dump, all_tensors = (tmp_path / name for name in ("steps.json", "dump.npz", "all.npz"))
+    words = (shared_network.program, "--inputs", shared_network.inputs)
+    text = done(command, "compare", *words, "--json", figures, "--dump", dump)
+    assert "every layer and output as the graph has it" in text
+    found = json.loads(figures.read_text(encoding="utf-8"))
+    graph = load_graph(shared_network.graph)
+    assert isinstance(graph, Partitioned) and found["passed"] is True
+    assert list(found["segments"]) == [part.name for part in graph.device]
+    for part in graph.device:
+        rows = found["segments"][part.name]["tensors"]
+        assert [row["layer"] for row in rows] == [layer.name for layer in part.network.layers]
+        assert all((row["compared"], row["wrong"]) == (row["elements"], 0) for row in rows)
+    done(command, "run", shared_network.graph, *words[1:], "--outputs", all_tensors, "--all-tensors")
+    with np.load(dump) as program, np.load(all_tensors) as integers:
+        assert len(program) >= 4
+        for name in program:
+            wanted = integers[name][0]
+            np.testing.assert_array_equal(program[name].reshape(wanted.shape), wanted)
+
+
+@pytest.mark.feature("PRG-15")
+def test_the_first_wrong_layer_is_named_with_its_segment(
+    shared_network: Shared, command: Command, tmp_path: Path
+) -> None:
+    program = load_program(shared_network.program)
+    assert isinstance(program, Partitioned)
+
+    def damaged(network: _core.Program) -> _core.Program:
+        text = network.to_text()
+        assert "lo=-128" in text
+        return _core.Program.from_text(text.replace("lo=-128", "lo=-3", 1))
+
+    wrong = tmp_path / "wrong.tpu"
+    program.map(damaged).save(wrong)
+    words = ("compare", wrong, "--graph", shared_network.graph, "--inputs", shared_network.inputs)
+    result = command(*words)
+    assert result.status == 3
+    assert re.search(r'device1: layer ".+" is the first wrong one: instruction \d+, element', result.err)
+    assert command(*words, "--fail-fast").status == 3
+    done(command, "compare", shared_network.program, "--inputs", shared_network.inputs, "--fail-fast")
+
+
+def test_a_program_and_the_graph_of_another_are_refused(
+    shared_network: Shared, built: Built, command: Command
+) -> None:
+    for program, graph in (
+        (shared_network.program, built.graph),
+        (built.program, shared_network.graph),
+    ):
+        result = command("compare", program, "--graph", graph)
+        assert result.status == 1
+        assert "the graph has other segments: give its own" in result.err
 
 
 def test_no_host_is_an_error_that_suggests_a_cut(shared_network: Shared, command: Command) -> None:

@@ -4,9 +4,9 @@
                  similarity           similarity        equality of every bit
 
 Original and normalised network share the names of their tensors, and a graph's tensor knows the model's
-tensor it stands for: what exists at both ends of an arrow is compared there. Of a program only the outputs
-outlive a run; that every value on the way is the graph's is proved by the checker, which follows all of them
-through the instructions.
+tensor it stands for: what exists at both ends of an arrow is compared there. A program runs the first
+feed instruction by instruction, which shows every tensor; of later feeds its outputs are compared, since
+the checker proves of all feeds that every value on the way is the graph's.
 
 Over several samples the worst of each measure is kept.
 """
@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from tpuflow.errors import FileError, ShortfallError, TpuflowError
 from tpuflow.evaluation.similarity import Similarity, similarity
-from tpuflow.execution.levels import graph_level, program_level
+from tpuflow.execution.debug import stepped_level
+from tpuflow.execution.levels import graph_level
 from tpuflow.frontend import FloatModel, FloatSession, generated
 from tpuflow.io.samples import Samples, load_samples
 from tpuflow.partitioning.storage import (
@@ -85,7 +86,7 @@ class Pair:
         broken = broken_rules(network, graph)
         if broken:
             raise ComparisonError(f'program "{name}": does not compute the graph: {broken[0]}')
-        return cls(graph_level(graph), program_level(network), name)
+        return cls(graph_level(graph), stepped_level(network, graph), name)
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class TensorComparison:
         normalized: Normalised against original float; None if normalisation removed the tensor.
         quantized: Integer graph, dequantised, against normalised float; None if no stored tensor stands for
             it, or its shape depends on values and is another one.
-        equal: Whether program and graph agree in every bit; None where the tensor is no output.
+        equal: Whether program and graph agree in every bit; None where the program does not show the tensor.
         difference: Where the first different code is, with both codes.
         shapes: The shapes at the levels, where they differ, as those of what the host selects may.
     """
@@ -229,7 +230,7 @@ def open_pair(path: Path, graph: Path | None = None) -> Pair:
     broken = broken_rules(program, loaded)
     if broken:
         raise ComparisonError(f"{path}: does not compute the graph {source}: {broken[0]}")
-    return Pair(graph_level(loaded), program_level(program), path.name)
+    return Pair(graph_level(loaded), stepped_level(program, loaded), path.name)
 
 
 def compare_levels(
@@ -271,7 +272,7 @@ def compare_levels(
     for batch in samples.batches():
         feeds = dict(batch.arrays)
         levels = (original.run(feeds), {**feeds, **normalized.run(feeds)})
-        for tensor in _compared(*levels, pair, feeds, pair.graph.outputs, watch):
+        for tensor in _compared(*levels, pair, feeds, pair.graph.outputs, watch, steps=done == 0):
             found[tensor.name] = _worst(found.get(tensor.name), tensor)
         done += batch.count
         if progress is not None:
@@ -289,8 +290,10 @@ def _compared(
     feeds: dict[str, Array],
     outputs: Collection[str],
     watch: Callable[[str, Array, Array], None] | None = None,
+    *,
+    steps: bool,
 ) -> list[TensorComparison]:
-    """Every tensor of one feed that two levels have."""
+    """Every tensor of one feed that two levels have; with `steps` the program shows those on its way, too."""
     integers = pair.graph.compute(feeds, all_tensors=True)
     rows: dict[str, TensorComparison] = {}
     for name, array in normalized.items():
@@ -302,8 +305,10 @@ def _compared(
         if first is not None or second is not None or (shapes is not None and name in outputs):
             rows[name] = TensorComparison(name, first, second, shapes=shapes)
     if pair.program is not None:
-        theirs = pair.program.compute(feeds).codes
+        theirs = pair.program.compute(feeds, all_tensors=steps).codes
         for name, code in integers.codes.items():
+            if name not in theirs:
+                continue
             row = rows.setdefault(name, TensorComparison(name, None, None))
             difference = _difference(code, theirs[name])
             rows[name] = replace(row, equal=difference is None, difference=difference)

@@ -105,8 +105,8 @@ class LevelOutputs:
 
     Attributes:
         tensors: The model's tensors by name: the outputs, and others where they were asked for.
-        codes: Every output as it is stored, by the model's name; of a network in segments every tensor that
-            leaves a segment.
+        codes: Every output as it is stored, by the model's name, with the other tensors where they were asked
+            for; of a network in segments every tensor that leaves a segment, too.
     """
 
     tensors: dict[str, Array]
@@ -153,9 +153,7 @@ class GraphLevel:
             for index, port in zip(self.graph.inputs, self.ports, strict=True)
         }
         codes = self.graph.run(inputs, all_tensors=all_tensors)
-        return LevelOutputs(
-            self.decode(codes), {self.shown[name].name: codes[name] for name in self._outputs}
-        )
+        return LevelOutputs(self.decode(codes), self.shown_codes(codes))
 
     def run_apart(self, exact: Mapping[str, Array]) -> dict[str, Array]:
         """What every layer makes of operands that are given, by the model's names: its own error alone.
@@ -177,6 +175,10 @@ class GraphLevel:
             for name, array in codes.items()
             if name in self.shown
         }
+
+    def shown_codes(self, codes: Mapping[str, Array]) -> dict[str, Array]:
+        """As `decode`, but the codes themselves."""
+        return {self.shown[name].name: array for name, array in codes.items() if name in self.shown}
 
 
 class ProgramLevel:
@@ -239,7 +241,8 @@ class PartitionedLevel:
             part: DeviceSegment[GraphLevel | ProgramLevel], taken: dict[str, Array]
         ) -> dict[str, Array]:
             found = part.network.compute(taken, all_tensors=all_tensors)
-            codes.update(found.codes)
+            # As of tensors: codes of one that this segment reads are those of the segment that made it.
+            codes.update(found.codes | codes)
             return found.tensors
 
         met = walk(self.network, arrays, self._host, device, every=all_tensors, given=codes)

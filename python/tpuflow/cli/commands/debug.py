@@ -13,7 +13,9 @@ from tpuflow.cli.commands.console import say
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["debug", "opened"]
+    from tpuflow.partitioning.storage import AnyProgram
+
+__all__ = ["debug", "first_feed", "opened"]
 
 Program = Annotated[
     Path,
@@ -88,10 +90,8 @@ def _tell(text: str) -> None:
 
 
 def opened(path: Path, inputs: Path | None, seed: int) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """A program and one feed."""
+    """A program without host segments and one feed."""
     from tpuflow.errors import ProgramError
-    from tpuflow.execution.simulation import network_inputs, random_feed
-    from tpuflow.io.samples import load_samples
     from tpuflow.partitioning import Partitioned
     from tpuflow.partitioning.storage import load_program
 
@@ -100,10 +100,18 @@ def opened(path: Path, inputs: Path | None, seed: int) -> tuple[Any, dict[str, N
         raise ProgramError(
             f"{path}: parts of it run on the host: cut the model so that all of it runs on the device"
         )
+    return program, first_feed(program, inputs, seed)
+
+
+def first_feed(program: AnyProgram, inputs: Path | None, seed: int) -> dict[str, NDArray[Any]]:
+    """The first of a file, or random codes."""
+    from tpuflow.execution.simulation import network_inputs, random_feed
+    from tpuflow.io.samples import load_samples
+
     if inputs is None:
         say(f"no --inputs: random codes, seed {seed}")
-        return program, random_feed(program, seed)
-    return program, next(load_samples(inputs, network_inputs(program)).batches()).arrays
+        return random_feed(program, seed)
+    return next(load_samples(inputs, network_inputs(program)).batches()).arrays
 
 
 def _codes(program: Any, feed: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
