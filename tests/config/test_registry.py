@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tpuflow.config.registry import page, registry
 from tpuflow.config.section import also
 from tpuflow.config.spellings import COMPOUNDS, PRESETS, QUANT_TYPES
 
+LIMITED = [entry for entry in registry() if entry.limits]
 SIMPLE = [entry for entry in registry() if entry.section in {"quantize", "calibrate"}]
 
 
@@ -31,6 +33,27 @@ def test_every_field_is_told_with_all_that_is_known() -> None:
         assert "typing" not in entry.type and "<" not in entry.type, entry.type
     assert len(registry()) >= 120
     assert len({(entry.section, entry.name) for entry in registry()}) == len(registry())
+
+
+def refusal(entry: Any, value: float) -> str:
+    """What is said of a value; empty if it is taken."""
+    try:
+        Config.parse({entry.section: {entry.name: value}})
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("entry", LIMITED, ids=lambda entry: f"{entry.section}.{entry.name}")
+@pytest.mark.feature("CFG-03")
+def test_limits_that_are_told_are_those_that_hold(entry: Any) -> None:
+    for sign, told in re.findall(r"(>=|<=|<|>) (\S+?)(?:,|$)", entry.limits):
+        limit = float(told) if entry.type == "number" else int(told)
+        beyond = {">=": limit - 1, "<=": limit + 1}.get(sign, limit)
+        assert re.search(rf"{entry.name}: input should be (greater|less) than", refusal(entry, beyond))
+        if sign in {">=", "<="}:
+            # It may need another field beside it.
+            assert "input should be" not in refusal(entry, limit)
 
 
 def test_names_are_unique_where_they_meet() -> None:

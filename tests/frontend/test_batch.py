@@ -243,6 +243,8 @@ def test_networks_without_a_batch_axis() -> None:
         for index in range(3):
             expected = run_float(proto, {"x": arrays["x"][index]})["z"]
             np.testing.assert_allclose(run.outputs["z"][index], expected, atol=0.1)
+            alone = simulate(program, {"x": arrays["x"][index : index + 1]}).outputs["z"]
+            np.testing.assert_array_equal(run.outputs["z"][index], alone[0])
 
 
 def test_a_network_without_a_batch_axis_takes_exactly_its_own_shape() -> None:
