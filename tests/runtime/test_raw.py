@@ -227,3 +227,10 @@ def test_packing_casts_to_the_type_of_the_program(dtype: str, high: str, low: st
             elements = words[tensor.mask].tobytes()
             assert elements == bytes.fromhex(byte) * (2 * len(elements) // len(byte))
             assert elements
+
+
+def test_an_array_of_another_shape_is_named_with_both() -> None:
+    port = ProgramPort("x", (1, 8), np.dtype(np.float32), (1, 8), np.dtype(np.int8), (0.5,), 3, (0, 1))
+    for shape in ([8], [1, 4], [1, 1, 8]):
+        with pytest.raises(SampleError, match=rf'"x" has the shape \{shape!s}, the program takes \[1, 8\]'):
+            port.encode(np.zeros(shape, np.float32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -84,8 +85,13 @@ class ProgramPort:
         """Stored elements of an array in the model's shape; codes and floats of the model stay themselves.
 
         Raises:
-            SampleError: An index does not fit the stored type.
+            SampleError: An index does not fit the stored type, or the array has another shape, as what the host
+                computes of a model that contradicts itself may have.
         """
+        if array.ndim != len(self.permutation) or array.size != math.prod(self.stored):
+            raise SampleError(
+                f'"{self.name}" has the shape {list(array.shape)}, the program takes {list(self.shape)}'
+            )
         stored = self._codes_of(array.transpose(self.permutation).reshape(self.stored))
         return stored.reshape(self.stored)  # which contiguous arrays of no axes are not
 
