@@ -9,18 +9,27 @@ Source: https://onnx.ai/onnx/operators/ (the text of each operator).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
+from tpuflow.frontend.index_constraints import (
+    Constraint,
+    Objection,
+    axes_fit,
+    elements_fit,
+    indices_fit,
+    lengths_fit,
+    permutation_fit,
+    places_fit,
+    points_fit,
+    shaped,
+    slices_fit,
+)
 from tpuflow.frontend.values import array_of, input_at, integers_of, shape_of
 
 __all__ = ["LARGEST", "Objection", "violations"]
-
-Objection = tuple[str | None, str]
-"""An attribute or input, and what is wrong with it."""
-Constraint = Callable[[ir.Node], Iterator[Objection]]
 
 LARGEST_EPSILON = 1e6
 """What keeps a norm from dividing by zero is far less."""
@@ -199,7 +208,7 @@ def _convolution(node: ir.Node) -> Iterator[Objection]:
     if w is None:
         return
     if len(w) < 3 or 0 in w or (x is not None and len(w) != len(x)):
-        yield "input 1", f"weights of the shape {list(w)} do not fit {_of(x)}"
+        yield "input 1", f"weights of the shape {list(w)} do not fit {shaped(x)}"
         return
     transposed = node.op_type == "ConvTranspose"
     outputs, channels = (w[1] * group, w[0]) if transposed else (w[0], w[1] * group)
@@ -217,10 +226,6 @@ def _convolution(node: ir.Node) -> Iterator[Objection]:
     bias = shape_of(input_at(node, 2))
     if node.op_type != "ConvInteger" and bias is not None and bias != (outputs,):
         yield "input 2", f"a bias of the shape {list(bias)} does not fit {outputs} channels"
-
-
-def _of(shape: Sequence[int] | None) -> str:
-    return "the input" if shape is None else f"an input of the shape {list(shape)}"
 
 
 def _per_channel(*indices: int) -> Constraint:
@@ -392,24 +397,6 @@ def _padding(node: ir.Node) -> Iterator[Objection]:
         yield "input 2", f"must be one number, has the shape {list(fill)}"
 
 
-def _slice(node: ir.Node) -> Iterator[Objection]:
-    x = shape_of(input_at(node, 0))
-    lists = [integers_of(input_at(node, index)) for index in (1, 2, 3, 4)]
-    counts = {len(each) for each in lists if each is not None}
-    if len(counts) > 1:
-        yield "input 1", "starts, ends, axes and steps differ in number"
-    axes, steps = lists[2], lists[3]
-    if axes is not None and x is not None:
-        if any(not -len(x) <= axis < len(x) for axis in axes):
-            yield "input 3", f"{axes} are not axes of the shape {list(x)}"
-        elif len({axis % len(x) for axis in axes}) < len(axes):
-            yield "input 3", f"the axes {axes} repeat"
-    if x is not None and axes is None and counts and max(counts) > len(x):
-        yield "input 1", f"{max(counts)} axes are sliced of the shape {list(x)}"
-    if steps is not None and 0 in steps:
-        yield "input 4", "a step is 0"
-
-
 def _resized(node: ir.Node) -> Iterator[Objection]:
     x = shape_of(input_at(node, 0))
     if x is None or (node.op_type == "Resize" and node.version is not None and node.version < 11):
@@ -443,60 +430,6 @@ def _region(node: ir.Node) -> Iterator[Objection]:
     roi = array_of(input_at(node, 1))
     if roi is not None and roi.dtype.kind == "f" and not np.all(np.isfinite(roi)):
         yield "input 1", f"{roi.ravel().tolist()} are not all finite"
-
-
-def _indices(node: ir.Node) -> Iterator[Objection]:
-    x, array = shape_of(input_at(node, 0)), array_of(input_at(node, 1))
-    if x is None or array is None or not array.size or array.dtype.kind not in "iu":
-        return
-    axis = node.attributes.get_int("axis", 0)
-    if not x or not -len(x) <= axis < len(x):
-        yield "axis", f"{axis} is not an axis of the shape {list(x)}"
-    elif not -x[axis] <= int(array.min()) <= int(array.max()) < x[axis]:
-        yield "input 1", f"holds an index outside the axis of size {x[axis]}"
-
-
-def _elements(node: ir.Node) -> Iterator[Objection]:
-    """Indices of as many axes as the data has, and no longer along the others."""
-    x, indices = shape_of(input_at(node, 0)), shape_of(input_at(node, 1))
-    if x is None or indices is None:
-        return
-    axis = node.attributes.get_int("axis", 0) % max(len(x), 1)
-    fits = len(x) == len(indices) and all(
-        a <= b for place, (a, b) in enumerate(zip(indices, x, strict=True)) if place != axis
-    )
-    if not fits:
-        yield "input 1", f"indices of the shape {list(indices)} do not fit {_of(x)}"
-
-
-def _points(node: ir.Node) -> Iterator[Objection]:
-    """Indices of the leading axes, behind those of the batch."""
-    x, shape, indices = shape_of(input_at(node, 0)), shape_of(input_at(node, 1)), array_of(input_at(node, 1))
-    batch = node.attributes.get_int("batch_dims", 0)
-    if x is None or shape is None:
-        return
-    if not shape or not 0 <= batch < min(len(x), len(shape)) or shape[-1] > len(x) - batch:
-        yield "input 1", f"indices of the shape {list(shape)} do not fit {_of(x)}"
-    elif shape[:batch] != x[:batch]:
-        yield "input 1", f"indices of the shape {list(shape)} have another batch than {list(x)}"
-    elif indices is not None and indices.size:
-        sizes = np.array(x[batch : batch + shape[-1]])
-        if np.any(indices < -sizes) or np.any(indices >= sizes):
-            yield "input 1", f"holds an index outside the axes of {_of(x)}"
-
-
-def _sequences(node: ir.Node) -> Iterator[Objection]:
-    """One length for each sequence of the batch."""
-    x, lengths = shape_of(input_at(node, 0)), integers_of(input_at(node, 1))
-    axes = [node.attributes.get_int(name, k) for name, k in (("time_axis", 0), ("batch_axis", 1))]
-    if x is None:
-        return
-    if len(x) < 2 or sorted(axes) != [0, 1]:
-        yield "time_axis", f"time {axes[0]} and batch {axes[1]} are not the first axes of {_of(x)}"
-    elif lengths is not None and len(lengths) != x[axes[1]]:
-        yield "input 1", f"{len(lengths)} lengths are given for {x[axes[1]]} sequences"
-    elif lengths is not None and not all(0 <= length <= x[axes[0]] for length in lengths):
-        yield "input 1", f"{lengths} are not lengths of sequences of at most {x[axes[0]]}"
 
 
 def _transformed(node: ir.Node) -> Iterator[Objection]:
@@ -556,30 +489,6 @@ def _product(node: ir.Node) -> Iterator[Objection]:
         yield from _broadcasts(node, 2, result)
 
 
-def _axes(node: ir.Node) -> Iterator[Objection]:
-    """Axes that are reduced or dropped exist."""
-    x, axes = shape_of(input_at(node, 0)), integers_of(input_at(node, 1))
-    if axes is None and "axes" in node.attributes:
-        axes = list(node.attributes.get_ints("axes", []))
-    if x is None or not axes:
-        return
-    rank = len(x) + (len(axes) if node.op_type == "Unsqueeze" else 0)
-    attribute = "axes" if "axes" in node.attributes else "input 1"
-    if any(not -rank <= axis < rank for axis in axes):
-        yield attribute, f"{axes} are not axes of {_of(x)}"
-    elif node.op_type in {"Squeeze", "Unsqueeze"} and len({axis % rank for axis in axes}) < len(axes):
-        yield attribute, f"the axes {axes} repeat"
-
-
-def _places(node: ir.Node) -> Iterator[Objection]:
-    """Indices and updates of single elements are of one shape, with as many axes as what they go to."""
-    x, indices, updates = (shape_of(input_at(node, index)) for index in range(3))
-    if x is None or indices is None or updates is None:
-        return
-    if len(indices) != len(x) or indices != updates:
-        yield "input 1", f"indices of the shape {list(indices)} do not fit {_of(x)} and {list(updates)}"
-
-
 def _repeats(node: ir.Node) -> Iterator[Objection]:
     x, repeats = shape_of(input_at(node, 0)), integers_of(input_at(node, 1))
     if (
@@ -587,13 +496,7 @@ def _repeats(node: ir.Node) -> Iterator[Objection]:
         and repeats is not None
         and (len(repeats) != len(x) or any(each < 0 for each in repeats))
     ):
-        yield "input 1", f"{repeats} does not say how often each axis of {_of(x)} repeats"
-
-
-def _permutation(node: ir.Node) -> Iterator[Objection]:
-    x, order = shape_of(input_at(node, 0)), node.attributes.get_ints("perm", None)
-    if x is not None and order is not None and sorted(order) != list(range(len(x))):
-        yield "perm", f"{list(order)} does not order the axes of {_of(x)}"
+        yield "input 1", f"{repeats} does not say how often each axis of {shaped(x)} repeats"
 
 
 CONSTRAINTS: Mapping[str, Sequence[Constraint]] = {
@@ -618,22 +521,22 @@ CONSTRAINTS: Mapping[str, Sequence[Constraint]] = {
     "DepthToSpace": (_blocks,),
     "SpaceToDepth": (_blocks,),
     "Pad": (_padding,),
-    "Slice": (_slice,),
+    "Slice": (slices_fit,),
     "Resize": (_resized, _region),
     "Upsample": (_resized,),
-    "Gather": (_indices,),
-    "GatherElements": (_indices, _elements),
-    "GatherND": (_points,),
-    "ReverseSequence": (_sequences,),
+    "Gather": (indices_fit,),
+    "GatherElements": (indices_fit, elements_fit),
+    "GatherND": (points_fit,),
+    "ReverseSequence": (lengths_fit,),
     "DFT": (_transformed,),
-    "ScatterElements": (_places,),
+    "ScatterElements": (places_fit,),
     "Reshape": (_same_size,),
     "Concat": (_joined,),
     "Gemm": (_product,),
-    "Squeeze": (_axes,),
-    "Unsqueeze": (_axes,),
+    "Squeeze": (axes_fit,),
+    "Unsqueeze": (axes_fit,),
     "Tile": (_repeats,),
-    "Transpose": (_permutation,),
+    "Transpose": (permutation_fit,),
     **dict.fromkeys(
         ("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Max", "Min", "Sum", "Mean", "Where", "And", "Or", "Xor",
          "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
@@ -642,7 +545,7 @@ CONSTRAINTS: Mapping[str, Sequence[Constraint]] = {
     **dict.fromkeys(
         [f"Reduce{name}" for name in
          ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")],
-        (_axes,),
+        (axes_fit,),
     ),
 }  # fmt: skip
 """What the inputs of an operator must be besides."""

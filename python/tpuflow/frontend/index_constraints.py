@@ -1,0 +1,139 @@
+"""What ONNX demands of the indices, axes and lengths that a node is given: that they fit its operand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from tpuflow.frontend.values import array_of, input_at, integers_of, shape_of
+
+__all__ = [
+    "Constraint",
+    "Objection",
+    "axes_fit",
+    "elements_fit",
+    "indices_fit",
+    "lengths_fit",
+    "permutation_fit",
+    "places_fit",
+    "points_fit",
+    "shaped",
+    "slices_fit",
+]
+
+Objection = tuple[str | None, str]
+"""An attribute or input, and what is wrong with it."""
+Constraint = Callable[[ir.Node], Iterator[Objection]]
+"""Given a node, what is wrong with it."""
+
+
+def shaped(shape: Sequence[int] | None) -> str:
+    """An operand in a message, by its shape where that is known."""
+    return "the input" if shape is None else f"an input of the shape {list(shape)}"
+
+
+def slices_fit(node: ir.Node) -> Iterator[Objection]:
+    """Starts, ends, axes and steps of a slice are of one number, the axes exist, no step is 0."""
+    x = shape_of(input_at(node, 0))
+    lists = [integers_of(input_at(node, index)) for index in (1, 2, 3, 4)]
+    counts = {len(each) for each in lists if each is not None}
+    if len(counts) > 1:
+        yield "input 1", "starts, ends, axes and steps differ in number"
+    axes, steps = lists[2], lists[3]
+    if axes is not None and x is not None:
+        if any(not -len(x) <= axis < len(x) for axis in axes):
+            yield "input 3", f"{axes} are not axes of the shape {list(x)}"
+        elif len({axis % len(x) for axis in axes}) < len(axes):
+            yield "input 3", f"the axes {axes} repeat"
+    if x is not None and axes is None and counts and max(counts) > len(x):
+        yield "input 1", f"{max(counts)} axes are sliced of the shape {list(x)}"
+    if steps is not None and 0 in steps:
+        yield "input 4", "a step is 0"
+
+
+def indices_fit(node: ir.Node) -> Iterator[Objection]:
+    """Indices of one axis lie on it."""
+    x, array = shape_of(input_at(node, 0)), array_of(input_at(node, 1))
+    if x is None or array is None or not array.size or array.dtype.kind not in "iu":
+        return
+    axis = node.attributes.get_int("axis", 0)
+    if not x or not -len(x) <= axis < len(x):
+        yield "axis", f"{axis} is not an axis of the shape {list(x)}"
+    elif not -x[axis] <= int(array.min()) <= int(array.max()) < x[axis]:
+        yield "input 1", f"holds an index outside the axis of size {x[axis]}"
+
+
+def elements_fit(node: ir.Node) -> Iterator[Objection]:
+    """Indices of as many axes as the data has, and no longer along the others."""
+    x, indices = shape_of(input_at(node, 0)), shape_of(input_at(node, 1))
+    if x is None or indices is None:
+        return
+    axis = node.attributes.get_int("axis", 0) % max(len(x), 1)
+    fits = len(x) == len(indices) and all(
+        a <= b for place, (a, b) in enumerate(zip(indices, x, strict=True)) if place != axis
+    )
+    if not fits:
+        yield "input 1", f"indices of the shape {list(indices)} do not fit {shaped(x)}"
+
+
+def points_fit(node: ir.Node) -> Iterator[Objection]:
+    """Indices of the leading axes, behind those of the batch."""
+    x, shape, indices = shape_of(input_at(node, 0)), shape_of(input_at(node, 1)), array_of(input_at(node, 1))
+    batch = node.attributes.get_int("batch_dims", 0)
+    if x is None or shape is None:
+        return
+    if not shape or not 0 <= batch < min(len(x), len(shape)) or shape[-1] > len(x) - batch:
+        yield "input 1", f"indices of the shape {list(shape)} do not fit {shaped(x)}"
+    elif shape[:batch] != x[:batch]:
+        yield "input 1", f"indices of the shape {list(shape)} have another batch than {list(x)}"
+    elif indices is not None and indices.size:
+        sizes = np.array(x[batch : batch + shape[-1]])
+        if np.any(indices < -sizes) or np.any(indices >= sizes):
+            yield "input 1", f"holds an index outside the axes of {shaped(x)}"
+
+
+def lengths_fit(node: ir.Node) -> Iterator[Objection]:
+    """One length for each sequence of the batch."""
+    x, lengths = shape_of(input_at(node, 0)), integers_of(input_at(node, 1))
+    axes = [node.attributes.get_int(name, k) for name, k in (("time_axis", 0), ("batch_axis", 1))]
+    if x is None:
+        return
+    if len(x) < 2 or sorted(axes) != [0, 1]:
+        yield "time_axis", f"time {axes[0]} and batch {axes[1]} are not the first axes of {shaped(x)}"
+    elif lengths is not None and len(lengths) != x[axes[1]]:
+        yield "input 1", f"{len(lengths)} lengths are given for {x[axes[1]]} sequences"
+    elif lengths is not None and not all(0 <= length <= x[axes[0]] for length in lengths):
+        yield "input 1", f"{lengths} are not lengths of sequences of at most {x[axes[0]]}"
+
+
+def axes_fit(node: ir.Node) -> Iterator[Objection]:
+    """Axes that are reduced or dropped exist."""
+    x, axes = shape_of(input_at(node, 0)), integers_of(input_at(node, 1))
+    if axes is None and "axes" in node.attributes:
+        axes = list(node.attributes.get_ints("axes", []))
+    if x is None or not axes:
+        return
+    rank = len(x) + (len(axes) if node.op_type == "Unsqueeze" else 0)
+    attribute = "axes" if "axes" in node.attributes else "input 1"
+    if any(not -rank <= axis < rank for axis in axes):
+        yield attribute, f"{axes} are not axes of {shaped(x)}"
+    elif node.op_type in {"Squeeze", "Unsqueeze"} and len({axis % rank for axis in axes}) < len(axes):
+        yield attribute, f"the axes {axes} repeat"
+
+
+def places_fit(node: ir.Node) -> Iterator[Objection]:
+    """Indices and updates of single elements are of one shape, with as many axes as what they go to."""
+    x, indices, updates = (shape_of(input_at(node, index)) for index in range(3))
+    if x is None or indices is None or updates is None:
+        return
+    if len(indices) != len(x) or indices != updates:
+        yield "input 1", f"indices of the shape {list(indices)} do not fit {shaped(x)} and {list(updates)}"
+
+
+def permutation_fit(node: ir.Node) -> Iterator[Objection]:
+    """A permutation names each axis once."""
+    x, order = shape_of(input_at(node, 0)), node.attributes.get_ints("perm", None)
+    if x is not None and order is not None and sorted(order) != list(range(len(x))):
+        yield "perm", f"{list(order)} does not order the axes of {shaped(x)}"
