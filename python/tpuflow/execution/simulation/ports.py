@@ -85,8 +85,8 @@ class ProgramPort:
         """Stored elements of an array in the model's shape; codes and floats of the model stay themselves.
 
         Raises:
-            SampleError: An index does not fit the stored type, or the array has another shape, as may what the
-                host computes of a model that contradicts itself.
+            SampleError: An index does not fit the stored type, or the array has another shape, as may what
+                the host computes of a model that contradicts itself.
         """
         if array.ndim != len(self.permutation) or array.size != math.prod(self.stored):
             raise SampleError(
