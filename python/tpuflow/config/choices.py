@@ -1,4 +1,4 @@
-"""What is said of a word that is none of those that may stand in its place."""
+"""How messages about an unknown word of a configuration list the words that are allowed."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ mod tests {
         let budget = SearchBudget { seed: 0, steps: 1, deadline: None };
         let context = PlanningContext::new(graph, &machine, budget, &parameters).expect("a sound graph");
         let mode = PipelineMode::Interleaved { granularities: StageGranularities::even(granularity) };
-        let plan = context.plan(PlanOptions::new(mode), &|_| None).expect("room");
+        let plan = context.plan(PlanOptions::new(mode), &|_| None).expect("a plan that fits");
         let program = plan.program(&context);
         assert_eq!(tpuflow_checker::check(graph, &program), Ok(()));
         let works = program.instructions.iter().map(|instruction| &instruction.work);
