@@ -53,7 +53,9 @@ def test_a_page_of_two_programs_with_similarity_and_histograms(
     assert set(tensors) == {tensor["name"] for tensor in compared} | set(ranges)
     for tensor in compared:
         if tensor["quantized"] is not None:
-            assert tensors[tensor["name"]]["cosine"] == pytest.approx(tensor["quantized"]["cosine"], rel=1e-5)
+            assert tensors[tensor["name"]]["compared"][0]["cosine"] == pytest.approx(
+                tensor["quantized"]["cosine"], rel=1e-5
+            )
     for name, limits in ranges.items():
         assert tensors[name]["low"] == pytest.approx(limits["min"], rel=1e-5)
         assert tensors[name]["high"] == pytest.approx(limits["max"], rel=1e-5)

@@ -37,7 +37,7 @@ FIRST, SECOND = view(20, 12), view(20, 6, seed=3)
 @pytest.fixture(scope="module")
 def tab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
     """A page of two runs with all it can hold."""
-    rows = tensor_rows(made_up_comparison(15), made_up_histograms(12))
+    rows = tensor_rows([made_up_comparison(15)], made_up_histograms(12))
     opened = browser.open(render_page(FIRST[0], SECOND[0], rows), tmp_path_factory.mktemp("page"))
     yield opened
     assert opened.said() == []
@@ -165,6 +165,26 @@ def test_tensors_show_similarity_and_thresholds(tab: Tab) -> None:
     assert tab.value("document.querySelectorAll('#tensors svg.histogram').length") == 12
     tab.value(f"{ROWS.format(table='tensors')}[0].click()")
     assert tab.value("document.querySelectorAll('#histogram svg line').length") == 2
+
+
+def test_tensors_of_two_comparisons_have_columns_of_both(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    worse, better = made_up_comparison(15), made_up_comparison(15)
+    for tensor in better["tensors"]:
+        tensor["quantized"] |= {"cosine": 1.0, "euclid": 1.0, "sqnr": None, "max_error": 0.0}
+    rows = tensor_rows([better, worse])
+    tab = browser.open(render_page(FIRST[0], SECOND[0], rows), tmp_path_factory.mktemp("branches"))
+    assert column(tab, "tensors", "cosine A") == ["1.0000"] * 15
+    assert column(tab, "tensors", "SQNR A") == ["equal"] * 15
+    assert column(tab, "tensors", "cosine B")[7] == "NaN"
+    low = sum(row["quantized"]["cosine"] != 0.999 for row in worse["tensors"])
+    assert tab.value("document.querySelectorAll('#bytensor circle.low.ring').length") == low
+    assert tab.value("document.querySelectorAll('#bytensor circle:not(.ring)').length") == 15
+    cells = "[...document.getElementById('similarity').rows[{}].cells].map((cell) => cell.textContent)"
+    assert tab.value(cells.format(2)) == ["lowest cosine similarity", "1.0000, tensor_0", "NaN, tensor_7"]
+    assert tab.value(cells.format(4))[:2] == ["lowest SQNR", "all equal"]
+    assert tab.said() == []
 
 
 def test_light_and_dark_follow_the_system_and_the_button(tab: Tab) -> None:

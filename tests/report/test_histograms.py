@@ -86,7 +86,7 @@ def test_a_range_by_channel_is_shown_by_what_spans_it() -> None:
 
 
 def test_rows_join_similarity_and_distribution() -> None:
-    rows = tensor_rows(None, made_up_histograms(3))
+    rows = tensor_rows((), made_up_histograms(3))
     assert [row["name"] for row in rows] == ["tensor_0", "tensor_1", "tensor_2"]
     assert all(len(row["marks"]) == 2 and row["path"].startswith("M") for row in rows)
 

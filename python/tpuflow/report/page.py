@@ -12,6 +12,7 @@ Slices are stored column by column, start cycles as differences: ten thousand in
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tpuflow.compiler.units import UNITS as UNIT_SPECS
 from tpuflow.report import figures
 from tpuflow.report.plots import bandwidth, roofline, similarity_plot
+from tpuflow.report.tensors import similarity_summaries
 from tpuflow.report.words import BOUND_NAMES, BOUNDS, PHASES, UNITS, verdict
 
 if TYPE_CHECKING:
@@ -53,8 +55,10 @@ class RunView:
 
     @property
     def title(self) -> str:
-        """What was run, and how: `resnet50 -O5 on 128x128_asic`."""
-        return f"{self.report['program']} -O{self.report['level']} on {self.report['machine']}"
+        """What was run, and how: `resnet50 int8 -O5 on 128x128_asic`; the most frequent type stands first."""
+        types = Counter(layer["dtype"] for layer in self.report["layers"])
+        words = [self.report["program"], "/".join(name for name, _ in types.most_common())]
+        return f"{' '.join(filter(None, words))} -O{self.report['level']} on {self.report['machine']}"
 
     @property
     def moved(self) -> list[int] | None:
@@ -70,7 +74,7 @@ def render_page(run: RunView, other: RunView | None = None, tensors: Sequence[Js
     Args:
         run: What the page is about.
         other: A second run to set beside it.
-        tensors: What is known of single tensors, from `tensor_rows`.
+        tensors: What is known of single tensors, from `tensor_rows`; comparisons in the order of the runs.
 
     Returns:
         A whole HTML document that refers to nothing outside itself.
@@ -110,6 +114,7 @@ def render_page(run: RunView, other: RunView | None = None, tensors: Sequence[Js
         rate=1e6 / report["time_us"] if report["time_us"] else 0.0,
         roof=roof,
         similarity=similarity_plot(tensors),
+        summaries=similarity_summaries(tensors),
         tensors=len(tensors),
         drawn=[letter for letter, view in zip(LETTERS, views, strict=False) if view.charts is not None],
         other=None if other is None else other.report,
@@ -138,7 +143,7 @@ def _embedded(content: Json) -> str:
 
 def _data(views: Sequence[RunView], tensors: Sequence[Json]) -> Json:
     return {
-        "runs": [_run(letter, view, tensors) for letter, view in zip(LETTERS, views, strict=False)],
+        "runs": [_run(number, view, tensors) for number, view in enumerate(views)],
         "units": {name: short for name, (short, _) in UNITS.items()},
         "phases": PHASES,
         "bounds": BOUND_NAMES,
@@ -146,11 +151,16 @@ def _data(views: Sequence[RunView], tensors: Sequence[Json]) -> Json:
     }
 
 
-def _run(letter: str, view: RunView, tensors: Sequence[Json]) -> Json:
+def _run(number: int, view: RunView, tensors: Sequence[Json]) -> Json:
     report = view.report
     keys = ("name", "op", "dtype", "unit", "start", "end", "busy", "macs", "bound", "binding")
     layers: list[Json] = [{key: layer[key] for key in keys} for layer in report["layers"]]
-    cosines = {row["name"]: row["cosine"] for row in tensors if "cosine" in row}
+    cosines = {
+        row["name"]: measures["cosine"]
+        for row in tensors
+        for measures in row.get("compared", ())[number : number + 1]
+        if "cosine" in measures
+    }
     for layer, size in zip(layers, view.moved or (), strict=False):
         layer["ddr"] = size
     for layer, figure in zip(layers, report.get("energy", {}).get("layers", ()), strict=False):
@@ -163,7 +173,7 @@ def _run(letter: str, view: RunView, tensors: Sequence[Json]) -> Json:
         if cosine is not None:
             layer["cosine"] = cosine
     found: Json = {
-        "letter": letter,
+        "letter": LETTERS[number],
         "cycles": report["cycles"],
         "clock": report["clock_hz"],
         "figures": {key: value for key, value in report.items() if key != "layers"},

@@ -22,6 +22,7 @@ LABELS, LONGEST, LETTER = 8, 28, 6.2
 """Layers named beside their points at most, letters of such a name, and the width of a letter."""
 DIAMOND = 9.0
 """From the center of the whole network's mark to where text may begin."""
+LETTERS = "AB"
 GOOD = 0.99
 """Cosine similarity below which a tensor is drawn as one to look at."""
 
@@ -162,10 +163,11 @@ class _Axis:
 
 def similarity_plot(rows: Sequence[Mapping[str, Any]]) -> Json | None:
     """Cosine similarity of every compared tensor, in the order of the network; None where there is none."""
-    shown = [(row["name"], row["cosine"]) for row in rows if "cosine" in row]
+    shown = [row for row in rows if any("cosine" in measures for measures in row.get("compared", ()))]
     if not shown:
         return None
-    numbers: list[float] = [cosine for _, cosine in shown if not isinstance(cosine, str)]
+    cosines = [measures["cosine"] for row in shown for measures in row["compared"] if "cosine" in measures]
+    numbers: list[float] = [cosine for cosine in cosines if not isinstance(cosine, str)]
     low = min([0.9, *numbers]) - 0.005
     height = 170
 
@@ -173,18 +175,25 @@ def similarity_plot(rows: Sequence[Mapping[str, Any]]) -> Json | None:
         return TOP + (1.0 - cosine) / (1.0 - low) * (height - TOP - 24)
 
     step = (WIDTH - LEFT - RIGHT) / len(shown)
+    branches = len(shown[0]["compared"])
     points = []
-    for number, (name, cosine) in enumerate(shown):
-        value = low if isinstance(cosine, str) else cosine
-        points.append(
-            {
-                "name": name,
-                "x": LEFT + (number + 0.5) * step,
-                "y": y(value),
-                "good": not isinstance(cosine, str) and cosine >= GOOD,
-                "text": f"{name}: {cosine if isinstance(cosine, str) else f'{cosine:.4f}'}",
-            }
-        )
+    for place, row in enumerate(shown):
+        for number, measures in enumerate(row["compared"]):
+            if "cosine" not in measures:
+                continue
+            cosine = measures["cosine"]
+            letter = f" {LETTERS[number]}" if branches > 1 else ""
+            points.append(
+                {
+                    "name": row["name"],
+                    "x": LEFT + (place + 0.5) * step,
+                    "y": y(low if isinstance(cosine, str) else cosine),
+                    "good": not isinstance(cosine, str) and cosine >= GOOD,
+                    "second": number > 0,
+                    "text": f"{row['name']}{letter}: "
+                    f"{cosine if isinstance(cosine, str) else f'{cosine:.4f}'}",
+                }
+            )
     levels = [1.0, GOOD, 0.95, 0.9, 0.75, 0.5, 0.0]
     return {
         "width": WIDTH,
@@ -194,4 +203,5 @@ def similarity_plot(rows: Sequence[Mapping[str, Any]]) -> Json | None:
         "points": points,
         "lines": [(y(level), f"{level:g}") for level in levels if level >= low],
         "low": sum(not point["good"] for point in points),
+        "branches": branches,
     }

@@ -115,6 +115,7 @@ function download(name, type, text) {
   if (run.layers.some((layer) => layer.ddr !== undefined)) columns.splice(9, 0, number("DDR", (l) => l.ddr, "bytes moved from and to external memory for it", sizeText));
   if (run.layers.some((layer) => layer.microjoules !== undefined)) columns.push(number("µJ", (l) => l.microjoules, "energy of the layer, without cache and static power", (value) => value.toPrecision(3)));
   if (run.layers.some((layer) => layer.cosine !== undefined)) columns.push(number("cosine", (l) => l.cosine, "similarity of its result with the float network", fixed(4)));
+  if (twins.some((layer) => layer?.cosine !== undefined)) columns.push(number(`cosine ${other.letter}`, (_, i) => twins[i]?.cosine, `the same in run ${other.letter}`, fixed(4)));
   if (other) {
     columns.splice(7, 0, number(`cycles ${other.letter}`, (_, i) => twins[i] && length(twins[i]), `cycles in run ${other.letter}`),
       number(`${other.letter}/${run.letter}`, (l, i) => twins[i] && length(l) ? length(twins[i]) / length(l) : null, "below 1: the second run is faster", fixed(2)));
@@ -136,15 +137,22 @@ function download(name, type, text) {
   }));
 
   const picture = document.getElementById("histogram");
-  const measure = (title, key, digits, hint) => number(title, (t) => t[key], hint, fixed(digits));
   const known = (key) => page.tensors.some((tensor) => tensor[key] !== undefined);
+  const branches = Math.max(0, ...page.tensors.map((tensor) => tensor.compared?.length ?? 0));
+  // Columns of one comparison; with two of them each has the letter of its run.
+  const compared = (branch) => {
+    const letter = branches > 1 ? " " + page.runs[branch].letter : "", of = (t) => t.compared?.[branch] ?? {};
+    const measure = (title, key, digits, hint) => number(title + letter, (t) => of(t)[key], hint, fixed(digits));
+    const program = { title: "program" + letter, value: (t) => of(t).equal === undefined ? null : of(t).equal ? "equal" : "DIFFERENT" };
+    const seen = (key) => page.tensors.some((tensor) => of(tensor)[key] !== undefined);
+    return [...(seen("cosine") ? [measure("cosine", "cosine", 4, "cosine similarity of the graph with the normalised network"),
+      measure("euclid", "euclid", 4, "Euclidean similarity of the graph with the normalised network"),
+      measure("SQNR", "sqnr", 1, "decibels"), measure("max error", "error", 4)] : []), ...(seen("equal") ? [program] : [])];
+  };
   const tensorColumns = [
     number("#", (_, i) => i), { title: "tensor", value: (t) => t.name, kind: "name" },
-    ...[measure("import", "imported", 4, "cosine similarity of the normalised with the original network"),
-      measure("cosine", "cosine", 4, "cosine similarity of the integers with the normalised network"),
-      measure("euclid", "euclid", 4), measure("SQNR", "sqnr", 1, "decibels"), measure("max error", "error", 4)]
-      .filter((_, i) => known(["imported", "cosine", "euclid", "sqnr", "error"][i])),
-    ...(known("equal") ? [{ title: "program", value: (t) => t.equal === undefined ? null : t.equal ? "equal" : "DIFFERENT" }] : []),
+    ...(known("imported") ? [number("import", (t) => t.imported, "cosine similarity of the normalised with the original network", fixed(4))] : []),
+    ...Array.from({ length: branches }, (_, branch) => compared(branch)).flat(),
     ...(known("path") ? [
       { ...number("low", (t) => t.low, "chosen threshold", fixed(4)) }, { ...number("high", (t) => t.high, "chosen threshold", fixed(4)) },
       number("beyond", (t) => t.beyond, "values outside the thresholds"),

@@ -288,7 +288,7 @@ def _write_page(built: BuildResult, counted: Sequence[Statistics], path: Path) -
         if built.ranges is not None
         for each in tensor_histograms(statistics, built.ranges)
     ]
-    write_text(path, render_page(view, tensors=tensor_rows(None, histograms)))
+    write_text(path, render_page(view, tensors=tensor_rows((), histograms)))
     say(f"report     {path}")
 
 

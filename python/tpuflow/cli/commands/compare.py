@@ -17,11 +17,12 @@ class Kind(StrEnum):
     """What is compared."""
 
     networks = "a model with its program"
+    branches = "a model with two programs"
     steps = "a program with its graph"
     files = "two files of tensors"
 
 
-ALWAYS = {"first", "second", "json", "help"}
+ALWAYS = {"first", "second", "third", "json", "help"}
 OPTIONS: dict[Kind, frozenset[str]] = {
     Kind.networks: frozenset(
         [
@@ -41,6 +42,23 @@ OPTIONS: dict[Kind, frozenset[str]] = {
             "seed",
             "picture",
             "histograms",
+        ]
+    ),
+    Kind.branches: frozenset(
+        [
+            "inputs",
+            "validation",
+            "count",
+            "tolerance",
+            "least_sqnr",
+            "ignored_tensors",
+            "input_shape",
+            "batch",
+            "cut_inputs",
+            "cut_outputs",
+            "cut_preset",
+            "config",
+            "seed",
         ]
     ),
     Kind.steps: frozenset(["inputs", "graph", "fail_fast", "dump", "seed"]),
@@ -72,6 +90,14 @@ def compare(
         typer.Argument(
             metavar="[B]",
             help="Models: the program or graph. Tensors: a second file.",
+            callback=paths.file_or_folder,
+        ),
+    ] = None,
+    third: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[C]",
+            help="Models: a second program or graph, side by side with B.",
             callback=paths.file_or_folder,
         ),
     ] = None,
@@ -171,15 +197,16 @@ def compare(
 ) -> None:
     """Find the first tensor that differs, and why.
 
-    MODEL PROGRAM: original, normalised network, integer graph and program, tensor by tensor. PROGRAM: every
-    instruction against the integers of its graph. A.npz B.npz: two files of tensors; EQUAL, CLOSE and SIMILAR
-    pass, NOT_SIMILAR and NOT_MATCH fail. Exit status 3 when something differs by more than it may.
+    MODEL PROGRAM: original, normalised network, integer graph and program, tensor by tensor. MODEL F32 INT8:
+    two programs of a model, such as its float and its integer form, in one table. PROGRAM: every instruction
+    against the integers of its graph. A.npz B.npz: two files of tensors; EQUAL, CLOSE and SIMILAR pass,
+    NOT_SIMILAR and NOT_MATCH fail. Exit status 3 when something differs by more than it may.
     """
     from tpuflow.cli.commands.compare_files import FileComparison, compare_two_files
-    from tpuflow.cli.commands.compare_networks import NetworkComparison, compare_networks
+    from tpuflow.cli.commands.compare_networks import NetworkComparison, compare_branches, compare_networks
     from tpuflow.cli.commands.compare_steps import compare_steps
 
-    kind = _kind(first, second)
+    kind = _kind(first, second, third)
     _refuse_others(context, kind)
     if kind is Kind.files:
         assert second is not None, "files come in pairs"
@@ -196,26 +223,35 @@ def compare(
             histograms=histograms,
         )  # fmt: skip
         opening = options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset)
-        compare_networks(first, second, opening, options.configuration(config, None), asked)
+        settings = options.configuration(config, None)
+        if third is None:
+            compare_networks(first, second, opening, settings, asked)
+        else:
+            compare_branches(first, [second, third], opening, settings, asked)
 
 
-def _kind(first: Path, second: Path | None) -> Kind:
-    """What two arguments, or one, ask for.
+def _kind(first: Path, second: Path | None, third: Path | None) -> Kind:
+    """What one argument to three ask for.
 
     Raises:
-        OptionError: The second one is missing.
+        OptionError: The second one is missing, or there is one too many.
         ProgramError: What has to be a program is none.
     """
     if first.suffix == ".npz" or (second is not None and second.suffix == ".npz"):
         if second is None:
             raise options.OptionError(f"{first}: name a second file of tensors to compare with")
+        if third is not None:
+            raise options.OptionError(f"{third}: is one too many: two files of tensors are compared")
         for file in (first, second):
             paths.readable(file)
         return Kind.files
     if second is not None:
         paths.model_input(first)
         paths.program_or_graph(second)
-        return Kind.networks
+        if third is None:
+            return Kind.networks
+        paths.program_or_graph(third)
+        return Kind.branches
     if first.suffix in paths.MODELS:
         raise options.OptionError(f"{first}: name the program or graph to compare the model with")
     paths.program_input(first)

@@ -1,4 +1,4 @@
-"""Comparison of a network at its levels: original, normalised, integers, program."""
+"""Comparison of a network at its levels: original, normalised, integers, one program or two."""
 
 from __future__ import annotations
 
@@ -7,20 +7,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuflow.cli.commands import options
-from tpuflow.cli.commands.console import heading, say, table, write_figures
+from tpuflow.cli.commands.console import Column, heading, say, table, write_figures
 from tpuflow.cli.commands.progress import progress
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from tpuflow.config import Config
-    from tpuflow.evaluation.comparison import Comparison
+    from tpuflow.evaluation.comparison import Comparison, TensorComparison
+    from tpuflow.evaluation.similarity import Similarity
     from tpuflow.report import Overlay
 
-__all__ = ["NetworkComparison", "compare_networks"]
+__all__ = ["NetworkComparison", "compare_branches", "compare_networks"]
 
 MOST_SHAPES = 5
 PICTURES = (".svg", ".dot")
+LETTERS = "AB"
+VERDICTS = {None: "", True: "equal", False: "DIFFERENT"}
+"""Of a tensor of graph and program; empty where the program does not show it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +114,46 @@ def compare_networks(
         raise DifferenceError(failures)
 
 
+def compare_branches(
+    model: Path,
+    programs: Sequence[Path],
+    opening: options.Opening,
+    settings: Config,
+    asked: NetworkComparison,
+) -> None:
+    """Compares a model with two programs of it, such as its float and its integer form, side by side.
+
+    Raises:
+        DifferenceError: As of `compare_networks`, of either of them.
+    """
+    from tpuflow.evaluation.comparison import DifferenceError, compare_levels, open_pair
+    from tpuflow.frontend import load
+
+    least, ignored = _tolerance(asked.tolerance), options.names(asked.ignored_tensors)
+    original = load(model, **opening, **settings.loading, host=True)
+    pairs = [open_pair(program) for program in programs]
+    sets = [asked.inputs] if asked.validation is None else [asked.inputs, asked.validation]
+    with progress("compare") as advance:
+        found = [
+            [
+                compare_levels(original, pair, samples, count=asked.count, seed=asked.seed, progress=advance)
+                for pair in pairs
+            ]
+            for samples in sets
+        ]
+    if asked.json is not None:
+        first, *further = [branches[0].to_json() | {"other": branches[1].to_json()} for branches in found]
+        write_figures(asked.json, first | {"validation": further[0]} if further else first)
+    for samples, branches in zip(sets, found, strict=True):
+        if samples is not asked.inputs:
+            say(f"{samples}:")
+        _show_branches(branches)
+    every = [branch for branches in found for branch in branches]
+    failures = [text for branch in every if (text := branch.failures(least, ignored, asked.least_sqnr))]
+    if failures:
+        raise DifferenceError(failures[0])
+
+
 def _tolerance(text: str | None) -> tuple[float, float] | None:
     if text is None:
         return None
@@ -166,21 +212,12 @@ def _draw(path: Path, graph: Path, found: Comparison, failed: set[str]) -> None:
 
 
 def _show_comparison(found: Comparison) -> None:
-    heading(f"{found.name}: {found.samples} sample{'s' if found.samples > 1 else ''}, worst of each tensor")
+    heading(f"{found.name}: {_samples(found)}, worst of each tensor")
     rows = []
     for tensor in found.tensors:
-        cells: list[object] = [tensor.name]
-        for pair in (tensor.normalized, tensor.quantized):
-            if pair is None:
-                cells += ["", ""]
-            else:
-                cells += [f"{pair.cosine:.3f}", f"{pair.euclid:.3f}"]
-        if tensor.quantized is None:
-            cells += ["", ""]
-        else:
-            cells += [f"{tensor.quantized.sqnr:.1f}", f"{tensor.quantized.max_error:.3g}"]
-        cells.append({None: "", True: "equal", False: "DIFFERENT"}[tensor.equal])
-        rows.append(cells)
+        cells = [tensor.name, *_similarities(tensor.normalized), *_similarities(tensor.quantized)]
+        cells += ["", ""] if tensor.quantized is None else _errors(tensor.quantized)
+        rows.append([*cells, VERDICTS[tensor.equal]])
     table(
         [
             ("tensor", "left"),
@@ -195,12 +232,65 @@ def _show_comparison(found: Comparison) -> None:
         rows,
     )
     say("import: normalised against original float; graph: integers against normalised float")
+    _show_shapes(found)
+    _show_verdict(found)
+
+
+def _show_branches(branches: Sequence[Comparison]) -> None:
+    """Two programs of one model, a row for each tensor that either has."""
+    heading(f"{_samples(branches[0])}, worst of each tensor")
+    for letter, branch in zip(LETTERS, branches, strict=True):
+        say(f"{letter}: {branch.name}")
+    known = [{tensor.name: tensor for tensor in branch.tensors} for branch in branches]
+    rows = []
+    for name in dict.fromkeys(name for tensors in known for name in tensors):
+        seen = [tensors.get(name) for tensors in known]
+        imported = next((tensor.normalized for tensor in seen if tensor is not None), None)
+        rows.append([name, *_similarities(imported), *(cell for tensor in seen for cell in _branch(tensor))])
+    columns: list[Column] = [("tensor", "left"), ("import cos", "right"), ("euclid", "right")]
+    for letter in LETTERS:
+        columns += [
+            (f"{letter} cos", "right"),
+            ("euclid", "right"),
+            ("SQNR dB", "right"),
+            ("program", "left"),
+        ]
+    table(columns, rows)
+    say("import: normalised against original float; A, B: each graph against normalised float")
+    for letter, branch in zip(LETTERS, branches, strict=True):
+        _show_shapes(branch, f"{letter}: ")
+        _show_verdict(branch, f"{letter}: ")
+
+
+def _branch(tensor: TensorComparison | None) -> list[str]:
+    if tensor is None:
+        return ["", "", "", ""]
+    noise = "" if tensor.quantized is None else _errors(tensor.quantized)[0]
+    return [*_similarities(tensor.quantized), noise, VERDICTS[tensor.equal]]
+
+
+def _samples(found: Comparison) -> str:
+    return f"{found.samples} sample{'s' if found.samples > 1 else ''}"
+
+
+def _similarities(pair: Similarity | None) -> list[str]:
+    return ["", ""] if pair is None else [f"{pair.cosine:.3f}", f"{pair.euclid:.3f}"]
+
+
+def _errors(pair: Similarity) -> list[str]:
+    return [f"{pair.sqnr:.1f}", f"{pair.max_error:.3g}"]
+
+
+def _show_shapes(found: Comparison, before: str = "") -> None:
     shaped = [tensor for tensor in found.tensors if tensor.shapes is not None]
     for tensor in shaped[:MOST_SHAPES]:
-        say(f'shapes of "{tensor.name}" differ: {tensor.shapes}')
+        say(f'{before}shapes of "{tensor.name}" differ: {tensor.shapes}')
     if len(shaped) > MOST_SHAPES:
-        say(f"and those of {len(shaped) - MOST_SHAPES} more tensors (all: --json)")
+        say(f"{before}and those of {len(shaped) - MOST_SHAPES} more tensors (all: --json)")
+
+
+def _show_verdict(found: Comparison, before: str = "") -> None:
     if found.bit_equal is not None:
         compared = sum(tensor.equal is not None for tensor in found.tensors)
         verdict = "equal in every bit" if found.bit_equal else "DIFFERENT"
-        say(f"graph and program: {verdict} ({compared} tensors)")
+        say(f"{before}graph and program: {verdict} ({compared} tensors)")

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
     from tpuflow.partitioning.storage import AnyGraph, AnyProgram
 
 __all__ = [
-    "Color", "PrintableFormatter", "be_verbose", "bytes_text", "colored", "emit", "heading", "note",
+    "Color", "Column", "PrintableFormatter", "be_verbose", "bytes_text", "colored", "emit", "heading", "note",
     "printable", "reset", "results", "say", "say_host", "settings", "table", "write_figures",
 ]  # fmt: skip
+
+Column = tuple[str, Literal["left", "right"]]
+"""A table's column: its name, and where its cells are aligned."""
 
 FORMAT = 2
 """Of the figures in JSON. Keys of format 1 stand beside those that replace them."""
@@ -163,7 +166,7 @@ def heading(text: str) -> None:
 
 
 def table(
-    columns: Sequence[tuple[str, Literal["left", "right"]]],
+    columns: Sequence[Column],
     rows: Sequence[Sequence[object]],
 ) -> None:
     """Prints rows under their column names, every cell in full.

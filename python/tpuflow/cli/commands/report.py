@@ -9,10 +9,13 @@ import typer
 
 from tpuflow.cli.commands import paths
 from tpuflow.cli.commands.console import bytes_text, say
+from tpuflow.cli.commands.options import OptionError
 from tpuflow.cli.commands.progress import progress
 from tpuflow.errors import FileError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpuflow.partitioning.storage import AnyProgram
     from tpuflow.report import RunView
 
@@ -41,11 +44,11 @@ def report(
         typer.Option("-o", "--output", metavar="PAGE.html", help="[A with .html]", callback=paths.output),
     ] = None,
     compare: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
             metavar="FILE.json",
-            help="Similarity of all tensors: `tpuflow compare --json`.",
-            callback=paths.readable,
+            help="Similarity of all tensors: `tpuflow compare --json`; one for each run, in their order.",
+            callback=paths.each_readable,
         ),
     ] = None,
     histograms: Annotated[
@@ -65,13 +68,33 @@ def report(
     from tpuflow.report import load_histograms, render_page, tensor_rows
 
     target = run.with_suffix(".html") if output is None else output
-    comparison = None if compare is None else _json(compare, "tensors", "tpuflow compare --json")
+    comparisons = _comparisons(compare or (), runs=1 if other is None else 2)
     counted = [] if histograms is None else load_histograms(histograms)
     with progress("report"):
         second = None if other is None else _view(other)
-        page = render_page(_view(run), second, tensor_rows(comparison, counted))
+        page = render_page(_view(run), second, tensor_rows(comparisons, counted))
     write_text(target, page)
     say(f"report     {target} ({bytes_text(len(page.encode()))})")
+
+
+def _comparisons(files: Sequence[Path], runs: int) -> list[dict[str, Any]]:
+    """The comparisons in files, in the order of the runs; a file may hold those of two programs.
+
+    Raises:
+        FileError: A file is none of `compare`.
+        OptionError: There are more comparisons than runs.
+    """
+    found = []
+    for file in files:
+        content = _json(file, "tensors", "tpuflow compare --json")
+        found += [content, content["other"]] if "other" in content else [content]
+    if len(found) > runs:
+        names = ", ".join(str(each.get("name", "?")) for each in found)
+        raise OptionError(
+            f"--compare: comparisons of {len(found)} programs ({names}) for a page of {runs}: "
+            "give one for each program of the page, in their order"
+        )
+    return found
 
 
 def _view(path: Path) -> RunView:
