@@ -93,7 +93,7 @@ def test_what_is_no_journal_is_never_touched(kind: str, tmp_path: Path) -> None:
     else:
         path.mkdir()
     before = path.read_bytes() if path.is_file() else b""
-    with pytest.raises(FileError, match=r"m\.journal: (is no journal|cannot be opened: is a directory)"):
+    with pytest.raises(FileError, match=r"m\.journal: (not a journal|cannot be opened: is a directory)"):
         Journal.open(path, "search", INPUTS, anew=lambda _: None)
     assert not path.is_file() or path.read_bytes() == before
 
@@ -101,7 +101,7 @@ def test_what_is_no_journal_is_never_touched(kind: str, tmp_path: Path) -> None:
 def test_one_process_at_a_time_has_a_journal_and_a_finished_one_is_gone(tmp_path: Path) -> None:
     path = tmp_path / "m.journal"
     with Journal.open(path, "search", INPUTS) as journal:
-        with pytest.raises(FileError, match="another run of tpuflow is at work with it"):
+        with pytest.raises(FileError, match="in use by another run of tpuflow"):
             Journal.open(path, "search", INPUTS)
         journal.remove()
         assert not list(tmp_path.iterdir())

@@ -86,7 +86,7 @@ def test_npz_round_trip_and_labels(tmp_path: Path) -> None:
     data, labels = load_labeled(path, [IMAGE])
     assert data.count == 4
     assert labels.tolist() == [0, 1, 2, 3]
-    with pytest.raises(SampleError, match='array "labels" is no input of the network, which has "image"'):
+    with pytest.raises(SampleError, match=r'unknown input "labels" \(inputs: "image"'):
         load_samples(path, [IMAGE])
     np.savez(path, image=ramp(4, 2, 3))
     with pytest.raises(SampleError, match=r'eval\.npz: array "labels" is missing, it has "image"'):
@@ -110,7 +110,7 @@ IDS_OK = np.zeros((3, 4), np.int64)
     [
         ({}, 's: input "image" is missing, there is none'),
         ({"image": ramp(3, 2, 3)}, 's: input "ids" is missing, there is "image"'),
-        ({"x": ramp(1)}, 's: array "x" is no input of the network, which has "image", "ids"'),
+        ({"x": ramp(1)}, 's: unknown input "x" (inputs: "image", "ids")'),
         ({"image": ramp(3, 2, 4)}, 's: input "image": shape (3, 2, 4), the network wants (samples, 2, 3)'),
         ({"image": ramp(2, 3)}, 's: input "image": shape (2, 3), the network wants (samples, 2, 3)'),
         (

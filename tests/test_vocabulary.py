@@ -64,7 +64,8 @@ CLASSES = {
 PROSE = {
     r"\b(?:this|each|one file per|one crate per) rooms?\b": "package, module, crate",
     r"\bother doors\b|\bthe door\b": "importers",
-    r"\bis no (?:folder|list of|file of)\b": "is not a ...",
+    r"\bis no (?:folder|list of|file of|method|name of|order of|regular expression)\b": "is not a ...",
+    r"\btakes? back (?:their|its) mean errors?\b": "bias correction",
     r"\b[Ss]pelt out\b": "decomposed",
     r"\bwithout manners\b|\*manners\*": "variants",
     r"\b(?:one|a) judge\b": "evaluator",

@@ -107,7 +107,7 @@ def test_alloc_solves_public_instances(command: Command, shared: Path, tmp_path:
         ("id,lower,upper,size,size\n", "line 1: column size is there twice"),
         ("id,lower,upper,size\n", "no buffers"),
         ("id,lower,upper,size\na,0,1,1\nb,5,5,1\n", "line 3: upper 5 must be greater than lower 5"),
-        ("id,lower,upper,size\na,0,1,1\nb,5,x,1\n", 'line 3: upper "x" is no whole number'),
+        ("id,lower,upper,size\na,0,1,1\nb,5,x,1\n", 'line 3: upper "x" is not a whole number'),
         ("id,lower,upper,size\na,0,1,-1\n", "line 2: size -1 is negative"),
         ("id,lower,upper,size\na,0,1\n", "line 2: 3 cells, 4 columns"),
         ("id,lower,upper,size\na,0,1,1\n\na,1,2,1\n", 'line 4: buffer "a" was on line 2 already'),

@@ -141,8 +141,8 @@ def test_files_appear_under_the_given_names_only(
 @pytest.mark.parametrize(
     ("written", "told"),
     [
-        ("out_ir_name = a/b", '"a/b" is no name of a file'),
-        ("model_name = .hidden", '".hidden" is no name of a file'),
+        ("out_ir_name = a/b", '"a/b" is not a file name'),
+        ("model_name = .hidden", '".hidden" is not a file name'),
         ("out_ir_name = net.tpuq", "name the program .tpu"),
         ("output_dir = net.cfg", "net.cfg: cannot be made: file exists"),
         ("output_dir = a\x07b", "has control characters"),

@@ -27,7 +27,7 @@ def test_commands_from_words_and_files(
     lines = iter(["jump", "step", "quit"])
     monkeypatch.setattr("builtins.input", lambda _: next(lines))
     talk = command("debug", built.program)
-    assert talk.status == 0 and 'error: there is no command "jump"' in talk.out
+    assert talk.status == 0 and 'error: unknown command "jump"' in talk.out
 
 
 @pytest.mark.feature("CMP-13")

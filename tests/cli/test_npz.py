@@ -79,7 +79,7 @@ def test_every_tensor_in_a_file_of_its_own(command: Command, tmp_path: Path) -> 
         (("extract", "{}", "nothing", "-o", "o.npz"), 'array "nothing" is missing, there is "x"'),
         (("rename", "{}", "x", "-o", "o.npz"), "write OLD=NEW"),
         (("rename", "{}", "x=codes", "-o", "o.npz"), 'two arrays would be called "codes"'),
-        (("transpose", "{}", "x", "0,0", "-o", "o.npz"), "is no order of 2 axes"),
+        (("transpose", "{}", "x", "0,0", "-o", "o.npz"), "is not an order of 2 axes"),
         (("transpose", "{}", "x", "a", "-o", "o.npz"), "write whole numbers"),
         (("reshape", "{}", "x", "4", "-o", "o.npz"), r"cannot be read as \[4\]"),
         (("dequantize", "{}", "x", "1", "-o", "o.npz"), "not integers"),

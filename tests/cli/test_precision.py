@@ -189,7 +189,7 @@ def test_layers_found_by_bisection_are_written_as_settings(
     [
         (("sensitivity", "MODEL"), "give --calib or --ranges"),
         (("sensitivity", "MODEL", "--calib", "CALIB", "--to", "12"), '--to "12": choose of'),
-        (("sensitivity", "MODEL", "--calib", "CALIB", "--loss", "x"), '"x" is no loss'),
+        (("sensitivity", "MODEL", "--calib", "CALIB", "--loss", "x"), 'unknown loss "x" (known: '),
         (("mixed", "MODEL", "--calib", "CALIB", "--budget", "x=1", "-o", "OUT"), 'budget "x=1"'),
         (("mixed", "MODEL", "--calib", "CALIB", "--budget", "drop=1", "-o", "OUT"), "give it with --metric"),
         (("bisect", "MODEL", "--calib", "CALIB", "--metric", "top1"), "the samples have no labels"),

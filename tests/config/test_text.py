@@ -48,7 +48,7 @@ def test_keys_comments_and_blank_lines(tmp_path: Path) -> None:
         ),
         ("[Common]\nqqqqqq = 1", 'x.cfg:2: unknown key "qqqqqq", tpuflow fields lists all keys'),
         ("weight_bits = 8", "x.cfg:1: weight_bits stands before [Common]"),
-        ("[Common]\n[Other]", "x.cfg:2: [Other] is no section"),
+        ("[Common]\n[Other]", "x.cfg:2: unknown section [Other]"),
         ("[Common]\nweight_bits", "x.cfg:2: write KEY = VALUE"),
         ("[Common]\nweight_bits =", "x.cfg:2: weight_bits has no value"),
         ("[Common]\nweight_bits = 8\n\nweight_bits = 16", "x.cfg:4: weight_bits is given in line 2 already"),
@@ -122,7 +122,7 @@ def test_a_range_wins_over_a_type_over_a_name_over_the_network(text: str, bits: 
     ("text", "message"),
     [
         ("8 & <[Covn]:16>", 'the model has no operator "Covn", did you mean "Conv"?'),
-        ("8 & <[(2,99)]:16>", "there is no layer 99, the model's are 0 to 4"),
+        ("8 & <[(2,99)]:16>", "unknown layer 99 (layers: 0 to 4)"),
     ],
 )
 @pytest.mark.feature("CFG-17")

@@ -150,7 +150,7 @@ def test_break_at_a_cycle(debugger: Debugger) -> None:
         ("break", "write break layer NAME"),
         ("break layer nothing", '"nothing" is unknown'),
         ("break instruction 999", "instruction 999 does not exist"),
-        ("break cycle x", '"x" is no whole number'),
+        ("break cycle x", '"x" is not a whole number'),
         ("watch disk 0", 'memory "disk" is none of'),
         ("watch cache", "write watch SPACE"),
         ("show", "write tokens, units"),

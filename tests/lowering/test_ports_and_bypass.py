@@ -57,7 +57,7 @@ def test_chosen_ports_alone_are_codes(first: int | str) -> None:
 @pytest.mark.parametrize(("key", "port"), [("quant_inputs", 2), ("quant_outputs", "a")])
 def test_ports_there_are_not(key: str, port: int | str) -> None:
     what = key.removeprefix("quant_").removesuffix("s")
-    with pytest.raises(ConfigError, match=f'{key}: there is no {what} {port}, the model has 0 "'):
+    with pytest.raises(ConfigError, match=rf'{key}: unknown {what} {port} \({what}s: 0 "'):
         lowered(**{key: [port]})
 
 

@@ -62,7 +62,7 @@ def test_scales_that_differ_by_more_than_the_threshold_are_left() -> None:
     [
         ("(Add, 0, 2, min)", "must be like"),
         ("[(Add, 0, 2)]", "must be like"),
-        ("[(Add, 0, 2, median)]", '"median" is no method'),
+        ("[(Add, 0, 2, median)]", 'unknown method "median"'),
         ("[(Add, 0, 0.5, min)]", "lies below 1"),
         ("[(Where, 0, 2, min)]", "there is no Where of several computed operands"),
     ],

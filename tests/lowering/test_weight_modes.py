@@ -31,7 +31,7 @@ def test_names_of_modes_for_activations(name: str) -> None:
         found = Config.parse({"quantize": {"quantize_method_for_activation": name}}).quantize
         assert grid.startswith(found.activation_mode)
     else:
-        with pytest.raises(ConfigError, match=f'"{name}" is no method for activations'):
+        with pytest.raises(ConfigError, match=f'"{name}" is not a method for activations'):
             Config.parse({"quantize": {"quantize_method_for_activation": name}})
 
 

@@ -474,7 +474,7 @@ def test_chosen_layers_compute_in_floats(fields: dict[str, object], floats: list
 
 @pytest.mark.feature("CMP-15")
 def test_what_there_is_not() -> None:
-    with pytest.raises(ConfigError, match="there is no layer 99"):
+    with pytest.raises(ConfigError, match="unknown layer 99"):
         trials({"quantize": {"fake_quant_scopes": [(0, 99)]}})
     with pytest.raises(ConfigError, match='no operator "Convv", did you mean "Conv"'):
         trials({"quantize": {"fake_quant_operators": ["Convv"]}})

@@ -129,7 +129,7 @@ def test_states_are_saved_restored_read_and_written(built: BuiltDecoder, tmp_pat
         _refusals(one.state, tmp_path)
         with pytest.raises(SampleError, match="lies before the first row"):
             one.step(step_feed(level, [2], 0), -1)
-        with pytest.raises(SampleError, match=r'there is no input "past_key_values\.0\.key"'):
+        with pytest.raises(SampleError, match=r'unknown input "past_key_values\.0\.key"'):
             one.step({**feed, "past_key_values.0.key": np.zeros((1, 2, 7, 16), np.float32)})
 
 

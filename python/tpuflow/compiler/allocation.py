@@ -170,7 +170,7 @@ def _number(where: str, row: dict[str, str], name: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise AllocationError(f'{where}: {name} "{text}" is no whole number') from None
+        raise AllocationError(f'{where}: {name} "{text}" is not a whole number') from None
 
 
 def allocate(

@@ -91,7 +91,7 @@ class ScheduleOptimization:
     def __post_init__(self) -> None:
         for each in self.configurations:
             if not isinstance(each, Optimization):
-                raise ParameterError(f"ScheduleOptimization.configurations holds {each!r}, which is none")
+                raise ParameterError(f"ScheduleOptimization.configurations: {each!r} is not an optimization")
         _flags("ScheduleOptimization", self, "round_robin", "fallthrough_patch")
 
 

@@ -113,7 +113,7 @@ def assignments(text: str, source: str) -> Iterator[tuple[int, str, str]]:
             continue
         if line.startswith("["):
             if line != "[Common]":
-                raise ConfigError(f"{source}:{number}: {line} is no section, all keys stand under [Common]")
+                raise ConfigError(f"{source}:{number}: unknown section {line}: keys belong to [Common]")
             inside = True
             continue
         name, equals, value = (part.strip() for part in line.partition("="))

@@ -119,7 +119,7 @@ def _with_brackets(name: str, brackets: str, pattern: str) -> GlobalMethod:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ValueError(f'"{pattern}" is no regular expression: {error}') from None
+        raise ValueError(f'"{pattern}" is not a regular expression: {error}') from None
     given: tuple[float, ...] = ()
     operators: tuple[str, ...] = ()
     ids: tuple[tuple[int, int], ...] = ()

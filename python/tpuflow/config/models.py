@@ -114,12 +114,12 @@ class LayerConfig(_Overrides):
             raise ValueError(f'layers entry "{self.where}" sets nothing')
         for low, high in self.ids or ():
             if not 0 <= low <= high:
-                raise ValueError(f"ids {low} to {high} are no range of layers")
+                raise ValueError(f"ids {low} to {high} are not a range of layers: write [first, last]")
         if self.regex is not None:
             try:
                 re.compile(self.regex)
             except re.error as error:
-                raise ValueError(f'"{self.regex}" is no regular expression: {error}') from None
+                raise ValueError(f'"{self.regex}" is not a regular expression: {error}') from None
         values = self.overrides()
         check_widths(values.get("dtype"), values.get("activation_bits"))
         return self

@@ -41,7 +41,7 @@ class OutputConfig(Section):
     @classmethod
     def _is_a_name(cls, text: str) -> str:
         if text != text.strip() or "/" in text or "\\" in text or text.startswith("."):
-            raise ValueError(f'"{text}" is no name of a file: folders go to "folder"')
+            raise ValueError(f'"{text}" is not a file name: folders go to "folder"')
         return text
 
     @field_validator("program")

@@ -92,7 +92,7 @@ def _ports_by_name(config: Config, model: ir.Model) -> Config:
         unknown = [each for each in wanted if each not in names and each not in range(len(names))]
         if unknown:
             listed = ", ".join(f'{number} "{name}"' for number, name in enumerate(names))
-            raise ConfigError(f"{key}: there is no {what} {unknown[0]}, the model has {listed}")
+            raise ConfigError(f"{key}: unknown {what} {unknown[0]} ({what}s: {listed})")
         if wanted:
             found[key] = tuple(names[each] if isinstance(each, int) else each for each in wanted)
     return config.model_copy(update={"quantize": quantize.model_copy(update=found)}) if found else config
@@ -139,7 +139,7 @@ def _named(entry: LayerConfig, model: ir.Model) -> LayerConfig | None:
         known = layer_names(model)
         last = max(high for _, high in entry.ids)
         if last >= len(known):
-            raise ConfigError(f"layers: there is no layer {last}, the model's are 0 to {len(known) - 1}")
+            raise ConfigError(f"layers: unknown layer {last} (layers: 0 to {len(known) - 1})")
         names = [name for low, high in entry.ids for name in known[low : high + 1]]
     else:
         return entry

@@ -35,7 +35,7 @@ FLOATS: Mapping[str, str] = {
 def _method(value: Any) -> tuple[str, str]:
     """Granularity and grid of a method."""
     if value not in METHODS:
-        raise ValueError(f'"{value}" is no method, {choices(str(value), METHODS)}')
+        raise ValueError(f'"{value}" is not a method, {choices(str(value), METHODS)}')
     _, granularity, grid = str(value).split("_", 2)
     return granularity, GRIDS[grid]
 
@@ -43,7 +43,7 @@ def _method(value: Any) -> tuple[str, str]:
 def _of_activations(value: Any) -> dict[str, Any]:
     granularity, grid = _method(value)
     if granularity != "tensor":
-        raise ValueError(f'"{value}" is no method for activations: they have one scale per tensor')
+        raise ValueError(f'"{value}" is not a method for activations, which have one scale per tensor')
     return {"activation_mode": grid}
 
 

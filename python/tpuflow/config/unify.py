@@ -66,7 +66,7 @@ def parsed_unify(text: str) -> tuple[UnifyRule, ...]:
     )
     for rule in rules:
         if rule.method not in METHODS:
-            raise ValueError(f'"{rule.method}" is no method, choose one of {", ".join(METHODS)}')
+            raise ValueError(f'unknown method "{rule.method}": choose one of {", ".join(METHODS)}')
         if rule.threshold < 1:
             raise ValueError(f"a threshold of {rule.threshold:g} lies below 1, no scales are so close")
     return rules

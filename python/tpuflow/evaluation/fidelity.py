@@ -216,7 +216,7 @@ class Evaluator:
         loss: str = "sqnr",
     ) -> None:
         if loss not in LOSSES:
-            raise MetricError(f'"{loss}" is no loss: choose one of {", ".join(LOSSES)}')
+            raise MetricError(f'unknown loss "{loss}" (known: {", ".join(LOSSES)})')
         self.loss_name = loss
         self.name = metric_text
         self._groups = samples

@@ -92,4 +92,4 @@ def open_tokenizer(path: Path | None) -> Tokenizer:
     try:
         return _Library(Library.from_file(str(path)))
     except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
-        raise FileError(f"{path}: is no tokenizer: {' '.join(str(error).split())[:120]}") from None
+        raise FileError(f"{path}: not a tokenizer: {' '.join(str(error).split())[:120]}") from None

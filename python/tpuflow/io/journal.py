@@ -140,7 +140,7 @@ class Journal:
             with _told(path):
                 found = cls(path, lock, sqlite3.connect(path, timeout=0, isolation_level=None))
                 if found._number("application_id") != APPLICATION:
-                    raise FileError(f"{path}: is no journal of tpuflow")
+                    raise FileError(f"{path}: not a journal of tpuflow")
                 if (version := found._number("user_version")) != SCHEMA:
                     reads = f"this tpuflow reads version {SCHEMA}"
                     raise FileError(f"{path}: is a journal of version {version}, {reads}")
@@ -161,7 +161,7 @@ class Journal:
             self._create(head)
             return
         if self._number("application_id") != APPLICATION:
-            raise FileError(f"{self.path}: is no journal of tpuflow: move it away")
+            raise FileError(f"{self.path}: not a journal of tpuflow: move it away")
         reason = self._differs(head)
         if reason:
             if anew is None:
@@ -283,7 +283,7 @@ def _locked(path: Path) -> int:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise FileError(f"{path}: another run of tpuflow is at work with it") from None
+            raise FileError(f"{path}: in use by another run of tpuflow") from None
         except OSError:
             return descriptor  # a file system without locks
         with suppress(FileNotFoundError):
@@ -302,7 +302,7 @@ def _told(path: Path) -> Iterator[None]:
         raise FileError(f"{path}: cannot be read: {error}") from None
     except sqlite3.DatabaseError as error:
         if "not a database" in str(error) or "malformed" in str(error):
-            raise FileError(f"{path}: is no journal of tpuflow, or a damaged one: move it away") from None
+            raise FileError(f"{path}: not a journal of tpuflow, or a damaged one: move it away") from None
         raise FileError(f"{path}: cannot be used as a journal: {error}") from None
 
 

@@ -375,9 +375,7 @@ def _check(arrays: Mapping[str, Array], ports: Sequence[Port], source: str) -> t
     names = [port.name for port in ports]
     for name in arrays:
         if name not in names:
-            raise SampleError(
-                f'{source}: array "{name}" is no input of the network, which has {_listed(names)}'
-            )
+            raise SampleError(f'{source}: unknown input "{name}" (inputs: {_listed(names)})')
     counts: dict[str, int] = {}
     batches: dict[str, int] = {}
     for port in ports:

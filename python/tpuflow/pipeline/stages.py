@@ -42,7 +42,7 @@ def imported(request: Request, listener: Listener) -> FloatModel:
     if request.verify:
         found = verify_import(model, remark=listener.remark, excepts=request.excepts)
         worst = min((result.cosine for _, result in found), default=1.0)
-        listener.remark(f"import verified on a sample: least cosine of an output {worst:.3f}")
+        listener.remark(f"import verified on a sample: lowest cosine similarity of an output {worst:.3f}")
     return model
 
 

@@ -57,7 +57,7 @@ class NumpyMultiInputDataset(NumpyDataset):
     def _read(self, path: Path) -> list[NDArray[Any]]:
         found = read_arrays(path)
         if "" in found:
-            raise PluginError(f"{path}: is no .npz file of arrays by input")
+            raise PluginError(f"{path}: not a .npz file of arrays by input")
         return list(found.values())
 
 
@@ -185,7 +185,7 @@ def dataset_named(name: str) -> type | None:
 def _array(path: Path) -> NDArray[Any]:
     found = read_arrays(path).get("")
     if found is None or not found.ndim:
-        raise PluginError(f"{path}: is no .npy file of samples")
+        raise PluginError(f"{path}: not a .npy file of samples")
     return found
 
 

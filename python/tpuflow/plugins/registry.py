@@ -168,5 +168,5 @@ def register_optype(name: str) -> str:
         PluginError: It is not.
     """
     if not name.isidentifier():
-        raise PluginError(f'"{name}" is no name of an operator type')
+        raise PluginError(f'"{name}" is not the name of an operator type')
     return name

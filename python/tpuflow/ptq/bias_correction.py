@@ -103,7 +103,7 @@ def correct_output_bias(model: FloatModel, ranges: Ranges, samples: Samples, con
         if sure > 0 and confirmed(means):
             rank = len(shape_of(layer.node.outputs[0]) or ())
             errors[name] = Means(rank - behind, tuple((sure * means.mean(axis=0)).tolist()))
-            logger.info("%s: %.0f%% of its mean error is no chance", layer.name, 100 * sure)
+            logger.info("%s: %.0f%% of its mean error is systematic", layer.name, 100 * sure)
     return replace(ranges, errors=errors, errors_of=fingerprint(config) if errors else None)
 
 

@@ -288,7 +288,7 @@ def _adaquant(
 def _put(
     layer: LinearLayer, values: NDArray[np.float64], steps: NDArray[np.float64], x: NDArray[np.float32]
 ) -> None:
-    """Weights on a grid in a layer, whose bias takes back their mean error."""
+    """Weights on a grid in a layer, whose bias corrects their mean error."""
     mean = x.mean(axis=1, dtype=np.float64)
     layer.replace(values, steps, np.einsum("grk,gk->gr", layer.weights - values, mean))
 

@@ -167,10 +167,13 @@ def better_equalized(
     if gained is None:
         return model
     if not gained > MARGIN_DB:
-        remark(f"equalized: {gained:+.1f} dB on samples held out: undone")
+        remark(f"cross-layer equalization: {gained:+.1f} dB on held-out samples, not applied")
         return model
     found = equalized(model, samples.spread(SCALED), bits)
-    remark(f"equalized: {found.sets} sets of channels, {gained:+.1f} dB or more on samples held out")
+    remark(
+        f"cross-layer equalization: {found.sets} sets of channels, "
+        f"{gained:+.1f} dB or more on held-out samples"
+    )
     return found.model
 
 

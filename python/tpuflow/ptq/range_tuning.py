@@ -80,7 +80,7 @@ def better_tuned(
     if gained is None or not gained > MARGIN_DB:
         return ranges
     found = auto_tuned(model, ranges, samples, config, METHOD, held_out.statistics)
-    remark(f"ranges of operands tuned: {gained:.1f} dB or more closer on samples held out")
+    remark(f"range tuning: {gained:+.1f} dB or more on held-out samples")
     return found
 
 

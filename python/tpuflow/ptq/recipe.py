@@ -242,7 +242,7 @@ def _correct(state: CalibratedModel, job: _Job) -> CalibratedModel:
         return state
     found = correct_output_bias(state.model, state.ranges, job.data.samples, job.config)
     if found.errors:
-        job.listener.remark(f"biases of {len(found.errors)} last layers take back their mean errors")
+        job.listener.remark(f"bias correction: applied to {len(found.errors)} output layers")
     return replace(state, ranges=found)
 
 

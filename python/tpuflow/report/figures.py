@@ -44,7 +44,7 @@ def units(report: Report) -> list[Json]:
     found = []
     for name, (short, long) in UNITS.items():
         unit = counters[name]
-        parts = [{"cause": "busy", "text": "at work", "cycles": unit["busy"]}]
+        parts = [{"cause": "busy", "text": "busy", "cycles": unit["busy"]}]
         parts += [
             {"cause": cause, "text": text, "cycles": unit["stalls"][cause]} for cause, text in STALLS.items()
         ]
@@ -122,7 +122,7 @@ def versus(first: Report, second: Report) -> list[Json]:
         ("lower bound, cycles", "count", ["bound"], "less"),
         ("above the bound", "share", ["gap"], "less"),
     ]
-    rows += [(f"{short} at work", "share", ["utilization", unit], "") for unit, (short, _) in UNITS.items()]
+    rows += [(f"{short} busy", "share", ["utilization", unit], "") for unit, (short, _) in UNITS.items()]
     rows += [(f"stalls: {text}", "count", ["stalls", cause], "less") for cause, text in STALLS.items()]
     rows += [
         ("read from DDR", "size", ["memory", "ddr_read_bytes"], "less"),
@@ -236,7 +236,7 @@ def limit(layer: Mapping[str, Any], explanation: Mapping[str, Any] | None) -> st
     if explanation is None or layer["end"] <= layer["start"]:
         return work
     cycles = layer["end"] - layer["start"]
-    causes = [(explanation["busy"], f"{UNITS[layer['unit']][0]} at work" + (f", {work}" if work else ""))]
+    causes = [(explanation["busy"], f"{UNITS[layer['unit']][0]} busy" + (f", {work}" if work else ""))]
     waits = explanation["waits"]
     if waits:
         longest = waits[0]

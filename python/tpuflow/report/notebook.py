@@ -83,7 +83,7 @@ def run_html(run: Run) -> str:
     outputs = [(name, f"{array.dtype} {list(array.shape)}") for name, array in run.outputs.items()]
     return (
         _title(f"{report['program']} -O{report['level']}", head)
-        + _table(("unit", "at work"), units)
+        + _table(("unit", "busy"), units)
         + _table(("layer", "operator", "unit", "cycles", "bound"), rows)
         + (_table(("output", ""), outputs) if outputs else "")
     )

@@ -106,7 +106,7 @@ function download(name, type, text) {
       room.className = "room"; part.className = "part"; part.style.width = (value / longest * 60).toFixed(1) + "px";
       part.style.background = `var(--${layer.unit})`; room.append(part); cell.append(room);
     } },
-    number("at work", (l) => l.busy, "cycles in which its unit computed"),
+    number("busy", (l) => l.busy, "cycles in which its unit computed"),
     number("MAC", (l) => l.macs),
     number("bound", (l) => l.bound, "cycles no program can go below for this layer alone"),
     number("×", (l) => l.bound ? length(l) / l.bound : null, "cycles over bound", fixed(2)),
@@ -120,7 +120,7 @@ function download(name, type, text) {
     columns.splice(7, 0, number(`cycles ${other.letter}`, (_, i) => twins[i] && length(twins[i]), `cycles in run ${other.letter}`),
       number(`${other.letter}/${run.letter}`, (l, i) => twins[i] && length(l) ? length(twins[i]) / length(l) : null, "below 1: the second run is faster", fixed(2)));
   }
-  columns.splice(columns.findIndex((column) => column.title === "at work"), 0,
+  columns.splice(columns.findIndex((column) => column.title === "busy"), 0,
     { title: "limited by", value: (l) => l.why, kind: "name", hint: "what took the largest part of its time" });
   const { rows, csv } = sortedTable("layers", columns, run.layers, (_, i) => mark(run.ids[i]),
     (layer) => [layer.name, layer.op, layer.dtype, page.units[layer.unit], layer.binding, layer.why]);

@@ -128,7 +128,7 @@ def given(arrays: Mapping[str, Array], wanted: Sequence[TensorDescription], what
     names = [tensor.name for tensor in wanted]
     for name in arrays:
         if name not in names:
-            raise SampleError(f'there is no {what} "{name}", the program has {_listed(names)}')
+            raise SampleError(f'unknown {what} "{name}" ({what}s: {_listed(names)})')
     found = []
     for tensor in wanted:
         if tensor.name not in arrays:

@@ -345,7 +345,7 @@ def _accuracy(built: BuildResult) -> list[str]:
         ]
     return [
         f'output "{name}": SQNR {each.low_db:.1f} to {each.high_db:.1f} dB expected '
-        f"({built.estimate.samples} samples held out in turn)"
+        f"({built.estimate.samples} samples, cross-validated)"
         for name, each in built.estimate.outputs.items()
     ]
 

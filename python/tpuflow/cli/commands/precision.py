@@ -376,7 +376,7 @@ def _opened(
     if by.calib is None and by.ranges is None:
         raise options.OptionError(f"{model}: accuracy is measured here: give --calib or --ranges")
     if by.ranges is not None and by.data is None and not settings.evaluate.data:
-        raise options.OptionError(f"{by.ranges}: ranges are no samples to evaluate with: give --data")
+        raise options.OptionError(f"{by.ranges}: ranges hold no samples to evaluate with: give --data")
     chosen = {key: getattr(settings.evaluate, key) for key in settings.evaluate.model_fields_set}
     chosen.pop("mixed_precision_auto_search", None)
     if by.data is not None:

@@ -198,8 +198,8 @@ def show_summary(report: Mapping[str, Any], *, every_layer: bool) -> None:
             ("unit", "left"),
             ("instructions", "right"),
             ("", "left"),
-            ("at work", "right"),
-            ("when not, mostly", "left"),
+            ("busy", "right"),
+            ("main stall cause", "left"),
         ],
         rows,
     )
@@ -253,7 +253,7 @@ def _show_energy(found: Mapping[str, Any], seconds: float, *, every_layer: bool)
     heading("Layers by energy, without cache and static")
     rows = [(layer["name"], *cells(layer["joules"], 1e6), _largest(layer)) for layer in layers]
     table(
-        [("layer", "left"), ("uJ", "right"), ("interval", "right"), ("mostly", "left")],
+        [("layer", "left"), ("uJ", "right"), ("interval", "right"), ("main part", "left")],
         rows,
     )
     own, bounds = cells(found["area_mm2"], 1.0)

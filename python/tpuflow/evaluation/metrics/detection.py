@@ -130,7 +130,7 @@ def _found(arrays: Sequence[Array], background: int) -> Boxes:
     else:
         boxes, scores = arrays
         if boxes.ndim != 3 or boxes.shape[2] != 4 or scores.shape[:2] != boxes.shape[:2] or scores.ndim != 3:
-            raise MetricError(f"boxes {boxes.shape} and scores {scores.shape} are no [samples, n, ...]")
+            raise MetricError(f"boxes {boxes.shape} and scores {scores.shape} are not [samples, n, ...]")
         rows = _detections(boxes.astype(np.float64), scores.astype(np.float64), background)
     flat = rows.reshape(-1, 6).astype(np.float64)
     sample = np.repeat(np.arange(rows.shape[0]), rows.shape[1])

@@ -24,7 +24,7 @@ def word_error_rate(blank: str = "0") -> Metric:
         found = outputs[0]
         if labels.ndim != 2 or labels.dtype.kind not in "iu" or found.ndim not in {2, 3}:
             raise MetricError(
-                f'outputs {found.shape} and array "labels" {labels.shape} are no sequences of words'
+                f'outputs {found.shape} and array "labels" {labels.shape} are not sequences of words'
             )
         texts = [_spoken(row, nothing) if found.ndim == 3 else _words(row) for row in found]
         wanted = [_words(row) for row in labels]

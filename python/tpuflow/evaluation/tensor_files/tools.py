@@ -107,7 +107,7 @@ def permute(arrays: Mapping[str, Array], name: str, order: Sequence[int]) -> Arr
     """
     array = pick(arrays, name)
     if sorted(order) != list(range(array.ndim)):
-        raise SampleError(f'array "{name}": {list(order)} is no order of {array.ndim} axes')
+        raise SampleError(f'array "{name}": {list(order)} is not an order of {array.ndim} axes')
     return {**arrays, name: np.ascontiguousarray(array.transpose(order))}
 
 

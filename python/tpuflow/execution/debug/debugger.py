@@ -99,7 +99,7 @@ class Debugger:
         }
         name = SHORT.get(words[0], words[0])
         if name not in commands:
-            raise DebuggerError(f'there is no command "{words[0]}": {", ".join(commands)}')
+            raise DebuggerError(f'unknown command "{words[0]}" (known: {", ".join(commands)})')
         return commands[name](words[1:])
 
     def where(self) -> str:
@@ -305,7 +305,7 @@ def _number(word: str) -> int:
     except ValueError:
         value = -1
     if value < 0:
-        raise DebuggerError(f'"{word}" is no whole number')
+        raise DebuggerError(f'"{word}" is not a whole number')
     return value
 
 

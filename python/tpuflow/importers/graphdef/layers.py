@@ -111,7 +111,7 @@ def _dilation(context: Context, node: Message) -> tuple[str, list[int], dict[str
     effective = pads - crops
     whole = blocks[0] == blocks[1] and len(blocks[0]) == 2 and strides == [1, 1]
     if not whole or (effective < 0).any() or context.word(node, "padding", "VALID") != "VALID":
-        raise ConversionError("SpaceToBatchND and BatchToSpaceND around it are no dilation")
+        raise ConversionError("SpaceToBatchND and BatchToSpaceND around it are not a dilation")
     context.replaced.add(after.name)
     return context.inputs_of(before)[0], blocks[0], {"pads": effective.T.ravel().tolist()}
 
