@@ -12,7 +12,8 @@ import tpuflow
 from programs.write_programs import HERE, LEVELS, compiled, program_text
 
 MOST_BYTES = 30_000
-WORKS = {"dtl0 Transfer", "dtl1 Transfer", "dtl0 Lookup", "me Matrix", "pdp Pool", "ewp Vector"}
+WORKS = {"dtl Transfer", "dtl Lookup", "me Matrix", "pdp Pool", "ewp Vector"}
+"""By unit, both lines as one: which line looks up is the schedule's choice."""
 
 
 def kept(name: str) -> str:
@@ -37,7 +38,8 @@ def test_the_files_are_small_and_show_every_kind_of_work() -> None:
     for name in LEVELS:
         assert len(kept(name).encode()) <= MOST_BYTES, name
         found |= {
-            " ".join(each) for each in re.findall(r"^(\w+) layer=.*?\b([A-Z]\w+)\(", kept(name), re.MULTILINE)
+            " ".join(each)
+            for each in re.findall(r"^(\w+?)\d? layer=.*?\b([A-Z]\w+)\(", kept(name), re.MULTILINE)
         }
     assert found >= WORKS, json.dumps(sorted(WORKS - found))
 

@@ -42,6 +42,8 @@ pub(crate) struct PlanOptions {
     pub mode: PipelineMode,
     /// Groups of constants that are loaded together are so many times as large as usual.
     pub group_scale: u64,
+    /// Constants are loaded together of one layer only, so that the next layer's do not delay it.
+    pub group_by_layer: bool,
     /// Weights that take much of the cache come in narrower tiles.
     pub narrow_weight_tiles: bool,
     /// Large results of the network are written through to DDR instead of being kept in the cache.
@@ -58,6 +60,7 @@ impl PlanOptions {
         Self {
             mode,
             group_scale: 1,
+            group_by_layer: false,
             narrow_weight_tiles: false,
             write_through: false,
             search_load_order: false,

@@ -52,6 +52,7 @@ impl PlanningContext<'_> {
             };
             lowered.trim_states(self.graph, machine.word());
             if let (true, Some(layers)) = (mode != PipelineMode::Sequential, self.parameters.grouped()) {
+                let layers = if options.group_by_layer { 1 } else { layers };
                 group_constants(&mut lowered.code, machine, layers, options.group_scale);
             }
             let found = match mode {

@@ -172,7 +172,8 @@ fn has_small_images(context: &PlanningContext) -> bool {
 /// A plan, or a faster variant of it; where loads take most of the time, also the best of these with its load order searched.
 fn with_load_variants(context: &PlanningContext, usual: Candidate, timing: Timing) -> Result<Vec<Plan>, ScheduleError> {
     if !usual.is_load_bound(context.machine) {
-        return Ok(vec![lengthen_transfers(context, usual.plan?, timing)]);
+        let best = with_groups_by_layer(context, usual, timing);
+        return Ok(vec![lengthen_transfers(context, best.plan?, timing)]);
     }
     let writes_through = can_write_through(context);
     let options: Vec<PlanOptions> = LOAD_VARIANTS
@@ -201,6 +202,19 @@ fn with_load_variants(context: &PlanningContext, usual: Candidate, timing: Timin
         longest(Candidate::new(context, options, timing))
     });
     Ok(std::iter::once(best.plan?).chain(searched.and_then(|candidate| candidate.plan.ok())).collect())
+}
+
+/// A plan that is not close to the bound, or the faster one that loads constants of one layer at a time: fewer loads are worth
+/// little where the first layers wait for them.
+fn with_groups_by_layer(context: &PlanningContext, usual: Candidate, timing: Timing) -> Candidate {
+    let parameters = context.parameters;
+    let is_grouped = usual.options.mode != PipelineMode::Sequential && parameters.grouped().is_some();
+    // Where no layers overlap, few wait for constants of others.
+    if !is_grouped || parameters.layer_fusion == 0 || context.is_close(usual.cycles()) {
+        return usual;
+    }
+    let options = PlanOptions { group_by_layer: true, ..usual.options };
+    usual.or(Candidate::new(context, options, timing))
 }
 
 /// How a plan was made, and what it came to.
@@ -281,6 +295,7 @@ mod tests {
             let options = PlanOptions {
                 mode,
                 group_scale,
+                group_by_layer: false,
                 narrow_weight_tiles,
                 write_through: group_scale == 16,
                 search_load_order: narrow_weight_tiles,
