@@ -4,32 +4,28 @@ mod allocations;
 mod coalescing;
 mod constants;
 mod cost_model;
+mod layout;
 mod pack;
 mod tokens;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use tpuflow_ir::access::{Accesses, accesses};
 use tpuflow_ir::program::Port;
-use tpuflow_ir::{
-    Bounds, Descriptor, Graph, Instruction, InstructionId, Machine, Program, Space, TensorId, Unit, View, Wait, Work,
-};
+use tpuflow_ir::{Bounds, Graph, InstructionId, Machine, Program, Space, TensorId, View, Work};
 
-use crate::addresses::external::{CoalescingLimits, ConstantSplit, External, Ports, external};
+use crate::addresses::external::{CoalescingLimits, External};
 use crate::budget::Timing;
 use crate::context::PlanningContext;
 use crate::error::ScheduleError;
 use crate::memory_space::LoweredNetwork;
-use crate::network::stages::STAGES;
 use crate::network::summary;
 use crate::options::PipelineMode;
-use crate::parameters::Balancing;
-use crate::virtual_program::addresses::{Addresses, Lifetime, resolve, resolve_view};
-use crate::virtual_program::{Content, Memory, VirtualInstruction, VirtualProgram};
+use crate::virtual_program::addresses::{Addresses, Lifetime, resolve_view};
+use crate::virtual_program::{Content, Memory, VirtualProgram};
 use allocations::allocations;
-use coalescing::coalesce;
-use cost_model::CostModel;
-use tokens::TokenTracker;
+use layout::Issued;
+pub(crate) use layout::Layout;
 
 /// Which line takes a transfer that none is set apart for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,9 +55,9 @@ impl TransferOptions {
 
 /// A program all but for its constants, bounds and allocations.
 pub(crate) struct Plan {
-    lowered: LoweredNetwork,
-    addresses: Addresses,
-    memory: External,
+    lowered: Arc<LoweredNetwork>,
+    addresses: Arc<Addresses>,
+    memory: Arc<External>,
     mode: PipelineMode,
     transfer_options: TransferOptions,
     /// Instruction of every virtual instruction.
@@ -73,37 +69,21 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Lays out external memory, chooses lines and sets tokens.
-    ///
-    /// # Errors
-    /// [`ScheduleError::External`] when external memory is too small.
+    /// Chooses lines and sets tokens.
     pub fn new(
         context: &PlanningContext,
-        lowered: LoweredNetwork,
-        mut addresses: Addresses,
+        layout: &Layout,
         mode: PipelineMode,
         transfer_options: TransferOptions,
-    ) -> Result<Self, ScheduleError> {
-        let (machine, code) = (context.machine, &lowered.code);
+    ) -> Self {
+        let machine = context.machine;
+        let Layout { lowered, addresses, memory, descriptors, .. } = layout;
         let parallel = mode != PipelineMode::Sequential;
-        let split = constant_split(context, parallel, transfer_options.backward);
-        let limits = &transfer_options.coalescing;
-        let states = lowered.states(context.graph, machine.word());
-        let ports = Ports {
-            inputs: &lowered.inputs,
-            outputs: &lowered.outputs,
-            states: &states,
-            memory: context.parameters.io_memory,
-        };
-        let memory = external(code, machine, split, limits, &ports, &mut addresses)?;
-        let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
-        let lines = parallel.then_some(transfer_options.lines);
-        let resolved = Resolved::new(code, &addresses, &descriptors, machine, limits);
         let Issued { instructions, places, ends, cycles } =
-            resolved.issue(context, code, &addresses, &descriptors, lines);
+            layout.issue(context, parallel.then_some(transfer_options.lines));
         let graph = context.graph;
         let ports = |tensors: &[TensorId], views: &[View]| -> Vec<Port> {
-            tensors.iter().zip(views).map(|(&t, view)| port(graph, t, resolve_view(&addresses, view))).collect()
+            tensors.iter().zip(views).map(|(&t, view)| port(graph, t, resolve_view(addresses, view))).collect()
         };
         let program = Program {
             name: graph.name.clone(),
@@ -111,7 +91,7 @@ impl Plan {
             batch: summary::batch(graph),
             level: if parallel { 5 } else { 1 },
             fallback: None,
-            descriptors,
+            descriptors: descriptors.clone(),
             constants: Vec::new(),
             ddr_bytes: memory.bytes.clone(),
             spill_bytes: 0,
@@ -127,7 +107,8 @@ impl Plan {
             predicted_cycles: cycles,
             allocations: Vec::new(),
         };
-        Ok(Self { lowered, addresses, memory, mode, transfer_options, places, ends, program })
+        let (lowered, addresses, memory) = (Arc::clone(lowered), Arc::clone(addresses), Arc::clone(memory));
+        Self { lowered, addresses, memory, mode, transfer_options, places, ends, program }
     }
 
     /// What it is made of.
@@ -147,16 +128,25 @@ impl Plan {
     /// # Errors
     /// [`ScheduleError::External`] when external memory is too small.
     pub fn reordered(&self, context: &PlanningContext, order: &[InstructionId]) -> Result<Self, ScheduleError> {
-        let lowered = LoweredNetwork { code: self.lowered.code.reordered(order), ..self.lowered.clone() };
-        Self::new(context, lowered, self.addresses.clone(), self.mode, self.transfer_options.clone())
+        let lowered = Arc::new(self.lowered.reordered(order));
+        let options = self.transfer_options.clone();
+        let parallel = self.mode != PipelineMode::Sequential;
+        let layout = Layout::new(context, lowered, &self.addresses, parallel, &options)?;
+        Ok(Self::new(context, &layout, self.mode, options))
     }
 
-    /// The same instructions, with what lies in external memory brought in otherwise.
+    /// The same instructions, with what lies in external memory laid out otherwise.
     ///
     /// # Errors
     /// [`ScheduleError::External`] when external memory is too small.
-    pub fn by(&self, context: &PlanningContext, transfer_options: TransferOptions) -> Result<Self, ScheduleError> {
-        Self::new(context, self.lowered.clone(), self.addresses.clone(), self.mode, transfer_options)
+    pub fn layout(&self, context: &PlanningContext, options: &TransferOptions) -> Result<Layout, ScheduleError> {
+        let parallel = self.mode != PipelineMode::Sequential;
+        Layout::new(context, Arc::clone(&self.lowered), &self.addresses, parallel, options)
+    }
+
+    /// The same instructions by a layout of them.
+    pub fn by(&self, context: &PlanningContext, layout: &Layout, options: TransferOptions) -> Self {
+        Self::new(context, layout, self.mode, options)
     }
 
     /// How what lies in external memory is brought in.
@@ -242,136 +232,6 @@ fn spilled(program: &Program, word: usize) -> u64 {
         }
     }
     bytes
-}
-
-/// Which constants lie in which address space: shared out over all where these balance each other, else all in the first.
-fn constant_split(context: &PlanningContext, parallel: bool, backward: bool) -> ConstantSplit {
-    let balanced = context.parameters.ram_io_balancing == Balancing::Mirror;
-    match (balanced && (parallel || !context.parameters.parallel()), backward) {
-        (false, _) => ConstantSplit::No,
-        (true, false) => ConstantSplit::Forward,
-        (true, true) => ConstantSplit::Backward,
-    }
-}
-
-/// Virtual instructions with their addresses.
-struct Resolved {
-    instructions: Vec<Instruction>,
-    touched: Vec<Accesses>,
-    /// By virtual instruction, the later load it travels with.
-    later: Vec<Option<InstructionId>>,
-}
-
-/// Instructions with lines and tokens, as the cost model has them run.
-struct Issued {
-    instructions: Vec<Instruction>,
-    places: Vec<InstructionId>,
-    ends: Vec<u64>,
-    cycles: u64,
-}
-
-impl Resolved {
-    fn new(
-        code: &VirtualProgram,
-        addresses: &Addresses,
-        descriptors: &[Descriptor],
-        machine: &Machine,
-        limits: &CoalescingLimits,
-    ) -> Self {
-        let place = |virtual_instruction: &VirtualInstruction| {
-            resolve(virtual_instruction, virtual_instruction.unit(descriptors, machine), addresses)
-        };
-        let mut instructions: Vec<Instruction> = code.instructions.iter().map(place).collect();
-        let touch = |instruction: &Instruction| accesses(instruction, descriptors, machine);
-        let mut touched: Vec<Accesses> = instructions.iter().map(touch).collect();
-        let mut later = vec![None; instructions.len()];
-        if !limits.is_empty() {
-            let is_constant = |virtual_instruction: &VirtualInstruction| {
-                constant_space(virtual_instruction, code, addresses).is_some()
-            };
-            later = coalesce(&code.instructions, &mut instructions, &touched, is_constant, limits);
-            for &last in later.iter().flatten() {
-                touched[last.index()] = touch(&instructions[last.index()]);
-            }
-        }
-        Self { instructions, touched, later }
-    }
-
-    /// Chooses lines and sets tokens; with no policy of lines every instruction waits for the one before it.
-    fn issue(
-        self,
-        context: &PlanningContext,
-        code: &VirtualProgram,
-        addresses: &Addresses,
-        descriptors: &[Descriptor],
-        lines: Option<LinePolicy>,
-    ) -> Issued {
-        let machine = context.machine;
-        let mut instructions: Vec<Instruction> = Vec::with_capacity(code.instructions.len());
-        let mut places: Vec<InstructionId> = Vec::with_capacity(code.instructions.len());
-        let mut counts = [0u32; Unit::COUNT];
-        let (mut cost, mut tracker) = (CostModel::new(machine), TokenTracker::default());
-        let stages = context.stages();
-        let mut ends = vec![0; STAGES];
-        for (index, (virtual_instruction, mut instruction)) in
-            code.instructions.iter().zip(self.instructions).enumerate()
-        {
-            places.push(InstructionId::new(instructions.len()));
-            if self.later[index].is_some() {
-                continue;
-            }
-            let line = lines.map_or(Unit::Dtl0, |lines| {
-                let constant = constant_space(virtual_instruction, code, addresses);
-                line_of(constant, machine, lines, &mut cost)
-            });
-            instruction.unit = Unit::of(&virtual_instruction.work, descriptors, machine, line);
-            if lines.is_some() {
-                instruction.waits = tracker.add(instruction.unit, &self.touched[index]);
-            } else {
-                let last = instructions.last().map(|i| Wait { unit: i.unit, count: counts[i.unit.index()] });
-                instruction.waits.extend(last);
-            }
-            counts[instruction.unit.index()] += 1;
-            cost.run(&instruction, descriptors, &self.touched[index]);
-            let end: &mut u64 = &mut ends[usize::from(stages[virtual_instruction.layer.index()])];
-            *end = cost.last(instruction.unit).max(*end);
-            instructions.push(instruction);
-        }
-        for (index, last) in self.later.iter().enumerate() {
-            if let Some(last) = last {
-                places[index] = places[last.index()];
-            }
-        }
-        for stage in 1..ends.len() {
-            ends[stage] = ends[stage].max(ends[stage - 1]);
-        }
-        Issued { instructions, places, ends, cycles: cost.makespan() }
-    }
-}
-
-/// The line of a transfer, from the address space of the constant it brings.
-fn line_of(constant: Option<u8>, machine: &Machine, lines: LinePolicy, cost: &mut CostModel) -> Unit {
-    match constant {
-        // A line for each address space of constants keeps all channels busy.
-        Some(space) if machine.ddr_spaces() > 1 => [Unit::Dtl0, Unit::Dtl1][usize::from(space) % 2],
-        // The others lie in the first.
-        _ if lines == LinePolicy::Even && machine.ddr_spaces() > 1 => Unit::Dtl0,
-        _ => cost.line(lines == LinePolicy::Even),
-    }
-}
-
-/// Address space of the constant a virtual instruction loads.
-fn constant_space(
-    virtual_instruction: &VirtualInstruction,
-    code: &VirtualProgram,
-    addresses: &Addresses,
-) -> Option<u8> {
-    let (_, from) = virtual_instruction.load()?;
-    let is_constant = matches!(code.buffers[from.index()].content, Content::Constant(_));
-    match addresses[from.index()].0 {
-        Space::Ddr(space) if is_constant => Some(space),
-        _ => None,
-    }
 }
 
 fn port(graph: &Graph, tensor: TensorId, view: View) -> Port {

@@ -23,6 +23,7 @@ pub(crate) use staging::{piece_bytes, staged, staged_bytes};
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use tpuflow_ir::isa::{Codes, Direction, Scaling, TableShape};
 use tpuflow_ir::layout::image;
@@ -130,8 +131,8 @@ impl<'a> Lowering<'a> {
 
     /// Goes back to where it had come to then. What was lowered by then must not depend on memory spaces that have changed since.
     pub fn rewind(&mut self, mark: Checkpoint) {
-        self.code.buffers.truncate(mark.buffers);
-        self.code.descriptors.truncate(mark.descriptors);
+        self.code.buffers_mut().truncate(mark.buffers);
+        Arc::make_mut(&mut self.code.descriptors).truncate(mark.descriptors);
         self.code.instructions.truncate(mark.instructions);
         let old = |buffer: &BufferId| buffer.index() < mark.buffers;
         for known in [&mut self.cached, &mut self.external, &mut self.results] {

@@ -99,9 +99,9 @@ pub(crate) fn group_constants(code: &mut VirtualProgram, machine: &Machine, laye
 fn close(code: &mut VirtualProgram, group_constants: Option<Open>) {
     let Some(group_constants) = group_constants.filter(|b| b.parts.len() > 1) else { return };
     for buffer in [group_constants.from, group_constants.to] {
-        code.buffers[buffer.index()].bytes = group_constants.bytes;
+        code.buffers_mut()[buffer.index()].bytes = group_constants.bytes;
     }
-    let from: &mut Buffer = &mut code.buffers[group_constants.from.index()];
+    let from: &mut Buffer = &mut code.buffers_mut()[group_constants.from.index()];
     from.content = Content::Constant(Packing::Bundle(group_constants.parts));
     if let Work::Transfer(t) = &mut code.instructions[group_constants.instruction].work {
         t.bytes = group_constants.bytes as u32;

@@ -9,7 +9,7 @@ pub(crate) mod split;
 
 use std::collections::BTreeMap;
 
-use tpuflow_ir::{Graph, Machine, State, TensorId, Work};
+use tpuflow_ir::{Graph, InstructionId, Machine, State, TensorId, Work};
 
 use crate::context::PlanningContext;
 use crate::error::ScheduleError;
@@ -41,6 +41,11 @@ pub(crate) struct LoweredNetwork {
 pub(crate) type StateBuffers = [(BufferId, u64); 2];
 
 impl LoweredNetwork {
+    /// The same instructions in another order.
+    pub fn reordered(&self, order: &[InstructionId]) -> Self {
+        Self { code: self.code.reordered(order), inputs: self.inputs.clone(), outputs: self.outputs.clone() }
+    }
+
     /// Where the states of a graph lie.
     pub fn states(&self, graph: &Graph, word: usize) -> Vec<StateBuffers> {
         let of = |state: &State| {

@@ -98,7 +98,7 @@ pub(crate) fn split_live_ranges(code: &mut VirtualProgram, machine: &Machine) {
             if piece.bytes.start > 0 {
                 piece.buffer = code.buffer(whole.name.clone(), bytes, whole.memory, whole.content.clone());
             } else {
-                code.buffers[buffer.index()].bytes = bytes;
+                code.buffers_mut()[buffer.index()].bytes = bytes;
             }
         }
         for pair in list.windows(2).filter(|pair| pair[1].halo > 0) {

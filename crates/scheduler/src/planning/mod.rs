@@ -7,12 +7,14 @@ pub(crate) mod portfolio;
 mod stage_search;
 mod transfer_length;
 
+use std::sync::Arc;
+
 use tpuflow_ir::InstructionId;
 
 use crate::addresses::caches::addresses;
 use crate::budget::Timing;
 use crate::context::PlanningContext;
-use crate::emission::{LinePolicy, Plan, TransferOptions, fastest};
+use crate::emission::{Layout, LinePolicy, Plan, TransferOptions, fastest};
 use crate::error::ScheduleError;
 use crate::memory_space::constant_groups::group_constants;
 use crate::memory_space::split::{has_room, split_live_ranges};
@@ -38,6 +40,16 @@ const TRIAL: u64 = 10_000;
 
 /// Ways to give transfers to lines, all tried.
 const LINES: [LinePolicy; 2] = [LinePolicy::Free, LinePolicy::Even];
+
+/// Those that are tried in a mode.
+fn line_policies(mode: PipelineMode) -> &'static [LinePolicy] {
+    if mode == PipelineMode::Sequential { &LINES[..1] } else { &LINES }
+}
+
+/// Whether constants are shared out backward, as is tried.
+fn splits(options: PlanOptions) -> &'static [bool] {
+    if options.is_usual() { &[false] } else { &[false, true] }
+}
 
 impl PlanningContext<'_> {
     /// Lowers the network and gives everything a place and a time: of several orders the fastest by `timing`.
@@ -70,29 +82,26 @@ impl PlanningContext<'_> {
                     continue;
                 }
             };
-            let plan = |lowered: &LoweredNetwork| {
-                let plan = |transfer_options| Plan::new(self, lowered.clone(), found.clone(), mode, transfer_options);
-                fastest(
-                    self.transfer_options(options)
-                        .into_iter()
-                        .map(|transfer_options| Ok(plan(transfer_options)?.timed(timing))),
-                )
+            let plan = |lowered: LoweredNetwork| {
+                let lowered = Arc::new(lowered);
+                let by_split = splits(options).iter().flat_map(|&backward| {
+                    let usual = TransferOptions { backward, ..TransferOptions::new(LinePolicy::Free) };
+                    let parallel = mode != PipelineMode::Sequential;
+                    let layout = Layout::new(self, Arc::clone(&lowered), &found, parallel, &usual);
+                    let plan = move |&lines| {
+                        let layout = layout.as_ref().map_err(Clone::clone)?;
+                        Ok(Plan::new(self, layout, mode, TransferOptions { lines, ..usual.clone() }).timed(timing))
+                    };
+                    line_policies(mode).iter().map(plan)
+                });
+                fastest(by_split)
             };
             if orders.is_empty() {
-                return plan(&lowered);
+                return plan(lowered);
             }
-            let ordered = |order| LoweredNetwork { code: lowered.code.reordered(order), ..lowered.clone() };
-            return fastest(orders.iter().map(|order: &Vec<InstructionId>| plan(&ordered(order))));
+            return fastest(orders.iter().map(|order: &Vec<InstructionId>| plan(lowered.reordered(order))));
         }
         Err(failure.unwrap_or(ScheduleError::Level(1)))
-    }
-
-    /// Ways to bring in what lies in external memory, all tried.
-    fn transfer_options(&self, options: PlanOptions) -> Vec<TransferOptions> {
-        let lines: &[LinePolicy] = if options.mode == PipelineMode::Sequential { &LINES[..1] } else { &LINES };
-        let splits: &[bool] = if options.is_usual() { &[false] } else { &[false, true] };
-        let all = splits.iter().flat_map(|&backward| lines.iter().map(move |&lines| (backward, lines)));
-        all.map(|(backward, lines)| TransferOptions { backward, ..TransferOptions::new(lines) }).collect()
     }
 
     /// Moves loads ahead as far as room is found, and less far where that leaves none for what must be.

@@ -1,10 +1,12 @@
 //! One plan of a graph, phase by phase, for whoever times phases: layers interleaved in fine tiles, as in most programs of level 5.
 
+use std::sync::Arc;
+
 use tpuflow_ir::{Graph, Machine, Program, Tiling};
 
 use crate::budget::SearchBudget;
 use crate::context::PlanningContext;
-use crate::emission::{LinePolicy, Plan, TransferOptions};
+use crate::emission::{Layout, LinePolicy, Plan, TransferOptions};
 use crate::error::ScheduleError;
 use crate::memory_space::constant_groups::group_constants;
 use crate::memory_space::{LoweredNetwork, assign_memory_spaces};
@@ -82,7 +84,7 @@ impl<'a> Phases<'a> {
         let dependences = Dependences::new(code, machine, None);
         let scheduler = ListScheduler::new(code, &dependences, machine, self.context.parameters.window(), None);
         let order = scheduler.order(machine.cache_bytes() / 100 * OPEN, &self.context.budget);
-        Ordered(LoweredNetwork { code: code.reordered(&scheduler.late_loads(&order)), ..placed.0.clone() })
+        Ordered(placed.0.reordered(&scheduler.late_loads(&order)))
     }
 
     /// Addresses of buffers in both caches, with loads moved ahead.
@@ -102,7 +104,8 @@ impl<'a> Phases<'a> {
     pub fn emit(&self, addressed: &Addressed) -> Result<Program, ScheduleError> {
         let Addressed(lowered, addresses) = addressed.clone();
         let transfers = TransferOptions::new(LinePolicy::Free);
-        Ok(Plan::new(&self.context, lowered, addresses, self.mode, transfers)?.program(&self.context))
+        let layout = Layout::new(&self.context, Arc::new(lowered), &addresses, true, &transfers)?;
+        Ok(Plan::new(&self.context, &layout, self.mode, transfers).program(&self.context))
     }
 }
 

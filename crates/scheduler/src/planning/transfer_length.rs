@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use crate::addresses::external::CoalescingLimit;
 use crate::budget::Timing;
 use crate::context::PlanningContext;
-use crate::emission::Plan;
+use crate::emission::{Layout, Plan, TransferOptions};
 use crate::lowering::piece_bytes;
 use crate::virtual_program::VirtualAddress;
 
@@ -41,8 +41,8 @@ pub(crate) fn lengthen_transfers(context: &PlanningContext, plan: Plan, timing: 
     let mut best = plan;
     let mut transfer_options = best.transfer_options().clone();
     transfer_options.backward = !transfer_options.backward;
-    if let Ok(plan) = best.by(context, transfer_options) {
-        let plan = plan.timed(timing);
+    if let Ok(layout) = best.layout(context, &transfer_options) {
+        let plan = best.by(context, &layout, transfer_options).timed(timing);
         if plan.program.predicted_cycles < best.program.predicted_cycles {
             best = plan;
         }
@@ -55,15 +55,27 @@ pub(crate) fn lengthen_transfers(context: &PlanningContext, plan: Plan, timing: 
         if context.budget.is_over() {
             break;
         }
-        let timed = |&(length, next): &(u64, bool)| {
+        let laid_out = |&(length, next): &(u64, bool)| {
             let mut transfer_options = best.transfer_options().clone();
             let join = CoalescingLimit { bytes: length * piece, next };
             transfer_options.coalescing.extend(loads[part.clone()].iter().map(|&load| (load, join)));
-            let plan = best.by(context, transfer_options).ok()?.timed(timing);
-            Some((plan.program.predicted_cycles, length, next, plan))
+            Some((best.layout(context, &transfer_options).ok()?, transfer_options))
         };
-        let found: Vec<_> = transfer_options.par_iter().filter_map(timed).collect();
-        let Some((cycles, .., plan)) = found.into_iter().min_by_key(|f| (f.0, f.1, f.2)) else { break };
+        let all: Vec<_> = transfer_options.par_iter().filter_map(laid_out).collect();
+        // Most lengths are more than a stretch has to join, and lead to one and the same program.
+        let mut distinct: Vec<(Layout, TransferOptions)> = Vec::new();
+        for (layout, transfer_options) in all {
+            if !distinct.iter().any(|(known, _)| known.is_same(&layout)) {
+                distinct.push((layout, transfer_options));
+            }
+        }
+        let timed = |(layout, transfer_options): (Layout, TransferOptions)| {
+            best.by(context, &layout, transfer_options).timed(timing)
+        };
+        let found: Vec<Plan> = distinct.into_par_iter().map(timed).collect();
+        // The first of equals.
+        let Some(plan) = found.into_iter().min_by_key(|plan| plan.program.predicted_cycles) else { break };
+        let cycles = plan.program.predicted_cycles;
         if cycles < best.program.predicted_cycles {
             best = plan;
         }

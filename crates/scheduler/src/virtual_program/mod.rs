@@ -11,6 +11,7 @@ pub(crate) mod dependence;
 pub(crate) mod unit_work;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use indexmap::IndexSet;
 use smallvec::SmallVec;
@@ -170,15 +171,22 @@ impl VirtualInstruction {
 /// A program without addresses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VirtualProgram {
-    pub buffers: Vec<Buffer>,
-    pub descriptors: IndexSet<Descriptor>,
+    /// Shared by all orders of the same instructions.
+    pub buffers: Arc<Vec<Buffer>>,
+    /// Shared as well.
+    pub descriptors: Arc<IndexSet<Descriptor>>,
     pub instructions: Vec<VirtualInstruction>,
 }
 
 impl VirtualProgram {
     pub fn buffer(&mut self, name: String, bytes: u64, memory: Memory, content: Content) -> BufferId {
-        self.buffers.push(Buffer { name, bytes, memory, content });
+        self.buffers_mut().push(Buffer { name, bytes, memory, content });
         BufferId::new(self.buffers.len() - 1)
+    }
+
+    /// The buffers, to be changed.
+    pub fn buffers_mut(&mut self) -> &mut Vec<Buffer> {
+        Arc::make_mut(&mut self.buffers)
     }
 
     /// All instructions in the order they are in.
@@ -193,7 +201,7 @@ impl VirtualProgram {
     }
 
     pub fn descriptor(&mut self, descriptor: Descriptor) -> DescriptorId {
-        DescriptorId::new(self.descriptors.insert_full(descriptor).0)
+        DescriptorId::new(Arc::make_mut(&mut self.descriptors).insert_full(descriptor).0)
     }
 
     /// Copies a whole buffer of the DDR to the start of another memory's.
