@@ -15,11 +15,11 @@ def seconds(executor: Executor, pieces: int, workers: int) -> float:
     with executor as opened:
         for _ in range(workers):
             opened.submit(time.sleep, 1.0)
-        list(opened.finished())
+        list(opened.as_completed())
         start = time.perf_counter()
         for _ in range(pieces):
             opened.submit(time.sleep, 0.1)
-        list(opened.finished())
+        list(opened.as_completed())
         return time.perf_counter() - start
 
 

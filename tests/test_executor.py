@@ -19,13 +19,13 @@ BOTH = pytest.mark.parametrize("make", [InProcess, lambda: LocalProcesses(2)], i
 def test_results_come_as_they_are_done_and_failures_stay_with_their_task(make: Made) -> None:
     with make() as executor:
         tasks = [executor.submit(square, number) for number in range(6)]
-        ended = list(executor.finished())
+        ended = list(executor.as_completed())
         assert sorted(task.number for task in ended) == list(range(6))
         assert [task.result() for task in tasks if task.number != 3] == [0, 1, 4, 16, 25]
         with pytest.raises(ModelError, match="3 is not squared"):
             tasks[3].result()
         again = executor.submit(square, number=7)
-        assert [task.result() for task in executor.finished()] == [49]
+        assert [task.result() for task in executor.as_completed()] == [49]
         assert again.number == 6
     assert not multiprocessing.active_children()
 
@@ -38,7 +38,7 @@ def test_what_has_not_begun_can_be_canceled(make: Made) -> None:
             first.result()
         assert executor.cancel(second)
         assert not executor.cancel(second)
-        assert list(executor.finished()) == [first]
+        assert list(executor.as_completed()) == [first]
         assert not executor.cancel(first)
         with pytest.raises(CancelledError):
             second.result()
@@ -47,7 +47,7 @@ def test_what_has_not_begun_can_be_canceled(make: Made) -> None:
 def test_a_task_under_way_is_canceled_and_its_place_taken() -> None:
     with LocalProcesses(2) as executor:
         endless, quick = executor.submit(wait_for_ever), executor.submit(square, 2)
-        finished = executor.finished()
+        finished = executor.as_completed()
         assert next(finished) is quick
         assert endless.state == "running"
         assert executor.cancel(endless)
@@ -61,7 +61,7 @@ def test_a_task_under_way_is_canceled_and_its_place_taken() -> None:
 def test_leaving_early_leaves_no_process_behind() -> None:
     with LocalProcesses(2) as executor:
         endless, quick = executor.submit(wait_for_ever), executor.submit(square, 1)
-        assert next(executor.finished()) is quick
+        assert next(executor.as_completed()) is quick
     assert endless.state == "cancelled"
     assert not multiprocessing.active_children()
 
@@ -70,7 +70,7 @@ def test_a_process_that_dies_and_a_result_that_cannot_be_sent_are_failures() -> 
     with LocalProcesses(1) as executor:
         dead, odd, well = executor.submit(die), executor.submit(unsendable), executor.submit(square, 2)
         strange = executor.submit(odd_error)
-        assert list(executor.finished()) == [dead, odd, well, strange]
+        assert list(executor.as_completed()) == [dead, odd, well, strange]
         with pytest.raises(ExecutorError, match="OddError: one, two"):
             strange.result()
         with pytest.raises(ExecutorError, match="task 0: its process ended with status 7"):

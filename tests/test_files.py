@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tpuflow.errors import FileError
-from tpuflow.io.files import publication, replaced, temporary_folder, write_json, write_text
+from tpuflow.io.files import publication, replace_atomically, temporary_folder, write_json, write_text
 from tpuflow.io.files import temporary as temporary_files
 
 LEFT = ".tpuflow-1-0123456789abcdef.part"
@@ -137,8 +137,8 @@ def test_what_dead_writers_left_is_removed_and_nothing_of_live_ones(tmp_path: Pa
 
 def test_a_killed_writer_leaves_what_the_next_process_removes(tmp_path: Path) -> None:
     code = f"""import os, signal, pathlib
-from tpuflow.io.files import replaced, temporary_folder
-with replaced({str(tmp_path / "file")!r}) as beside, temporary_folder({str(tmp_path)!r}):
+from tpuflow.io.files import replace_atomically, temporary_folder
+with replace_atomically({str(tmp_path / "file")!r}) as beside, temporary_folder({str(tmp_path)!r}):
     beside.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)"""
     (tmp_path / "file").write_text("old")
@@ -153,7 +153,7 @@ def test_a_failing_writer_leaves_the_old_file_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("old")
 
     def failing() -> None:
-        with replaced(tmp_path / "file") as beside:
+        with replace_atomically(tmp_path / "file") as beside:
             beside.write_text("half")
             raise ZeroDivisionError
 
@@ -164,7 +164,7 @@ def test_a_failing_writer_leaves_the_old_file_alone(tmp_path: Path) -> None:
 
 
 def test_a_library_may_replace_the_temporary_file(tmp_path: Path) -> None:
-    with replaced(tmp_path / "file") as beside:
+    with replace_atomically(tmp_path / "file") as beside:
         (tmp_path / "own").write_text("by rename")
         (tmp_path / "own").replace(beside)
     assert (tmp_path / "file").read_text() == "by rename"
@@ -176,24 +176,24 @@ def test_files_of_a_publication_appear_together(tmp_path: Path) -> None:
 
     def failing() -> None:
         with publication() as group:
-            group.staged(tmp_path / "a").write_text("new")
-            write_text(group.staged(tmp_path / "b"), "new")
+            group.stage(tmp_path / "a").write_text("new")
+            write_text(group.stage(tmp_path / "b"), "new")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         failing()
     assert names(tmp_path) == ["a"]
     with publication() as group:
-        group.staged(tmp_path / "a").write_text("new")
-        write_text(group.staged(tmp_path / "b"), "new")
+        group.stage(tmp_path / "a").write_text("new")
+        write_text(group.stage(tmp_path / "b"), "new")
         assert (tmp_path / "a").read_text() == "old"
         digests = group.digests()
     assert names(tmp_path) == ["a", "b"]
     assert (tmp_path / "a").read_text() == (tmp_path / "b").read_text() == "new"
     assert digests["a"] == digests["b"]
     with publication() as group:
-        write_text(group.staged("/dev/null"), "new")
-        write_text(group.staged(tmp_path / "c"), "new")
+        write_text(group.stage("/dev/null"), "new")
+        write_text(group.stage(tmp_path / "c"), "new")
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
     assert names(tmp_path) == ["a", "b", "c"]
 

@@ -158,7 +158,7 @@ def test_strict_refuses_an_entry_that_fell_back(monkeypatch: pytest.MonkeyPatch,
     class FallbackProgram:
         fallback = "12 violations of the checker"
 
-    monkeypatch.setattr("tpuflow.compiler.program.cached", lambda *_: FallbackProgram())
+    monkeypatch.setattr("tpuflow.compiler.program.compile_or_reuse", lambda *_: FallbackProgram())
     assert isinstance(compile_graph(dense(), level=5, cache=tmp_path), FallbackProgram)
     with pytest.raises(ProgramError, match="level 5 fell back to a lower one: 12 violations"):
         compile_graph(dense(), level=5, strict=True, cache=tmp_path)

@@ -52,7 +52,7 @@ def test_results_failures_and_kills_stay_with_their_task(cluster: Any, tmp_path:
         tasks = [executor.submit(square, number) for number in range(6)]
         again = executor.submit(die_once, tmp_path / "marker")
         dead, odd, strange = executor.submit(die), executor.submit(unsendable), executor.submit(odd_error)
-        assert sorted(task.number for task in executor.finished()) == list(range(10))
+        assert sorted(task.number for task in executor.as_completed()) == list(range(10))
         assert [task.result() for task in tasks if task.number != 3] == [0, 1, 4, 16, 25]
         with pytest.raises(ModelError, match="3 is not squared"):
             tasks[3].result()
@@ -71,7 +71,7 @@ def test_files_are_shipped_and_pending_work_is_canceled(cluster: Any, tmp_path: 
         executor.ship([path])
         path.write_bytes(b"changed since")  # as on a node that has another file of that name, or none
         endless, first = executor.submit(wait_for_ever), executor.submit(content, path)
-        finished = executor.finished()
+        finished = executor.as_completed()
         assert next(finished) is first
         assert first.result() == b"here"
         assert executor.cancel(endless)

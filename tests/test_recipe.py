@@ -179,7 +179,7 @@ def test_wrong_requests_say_what_is_wrong() -> None:
 
 def test_only_the_recipe_calls_the_methods_of_its_stages() -> None:
     """Nobody writes the recipe a second time: what decides about a network is called from one module."""
-    methods = {"better_equalized", "better_tuned", "refined", "with_factors"}
+    methods = {"better_equalized", "better_tuned", "apply_chain", "with_factors"}
     package = REPOSITORY / "python" / "tpuflow"
     callers = {
         path.relative_to(package).as_posix()

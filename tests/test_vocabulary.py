@@ -6,6 +6,7 @@ sources and pages. A word that belongs here and is still in use is added togethe
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import tokenize
@@ -165,6 +166,33 @@ def test_british_spellings_are_found() -> None:
     ]
     assert all(BRITISH.search(word) for word in british)
     assert not any(BRITISH.search(word) for word in american)
+
+
+PARTICIPLE = re.compile(
+    r"_?[a-z]+ed|_?(?:found|given|held|joined|kept|known|made|met|said|seen|sent|shown|taken|told|tried)"
+)
+"""Names of functions that are one word, what something has become."""
+OTHERS = {"need", "seed", "feed", "speed", "mixed", "packed"}
+"""Verbs and nouns, a command, and a method of the extension."""
+
+
+def participles(path: Path) -> Iterator[str]:
+    """Functions of a file named by a participle alone; properties and questions (`-> bool`) may be."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef) and PARTICIPLE.fullmatch(node.name):
+            is_property = any(
+                "property" in ast.dump(each) or "setter" in ast.dump(each) for each in node.decorator_list
+            )
+            is_question = node.returns is not None and ast.unparse(node.returns) == "bool"
+            if not is_property and not is_question and node.name.strip("_") not in OTHERS:
+                yield f"{path.relative_to(REPOSITORY)}:{node.lineno}: {node.name}"
+
+
+def test_functions_say_what_they_do_or_give() -> None:
+    """`quantize_request` and `topological_order`, not `quantized` and `ordered`; rewrites are left out."""
+    package = REPOSITORY / "python" / "tpuflow"
+    paths = [path for path in package.rglob("*.py") if "frontend" not in path.relative_to(package).parts]
+    assert not sorted(name for path in paths for name in participles(path))
 
 
 def test_names_of_files_are_words_of_the_field() -> None:

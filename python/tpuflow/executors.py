@@ -2,7 +2,7 @@
 
     with LocalProcesses(workers=2) as executor:
         tasks = [executor.submit(cycles, machine) for machine in machines]
-        for task in executor.finished():
+        for task in executor.as_completed():
             print(task.number, task.result())
             if good_enough(task):
                 executor.cancel(tasks[-1])
@@ -91,7 +91,7 @@ class Task(Generic[Result]):
 
         Raises:
             CancelledError: It was cancelled.
-            ExecutorError: It has not ended yet; `Executor.finished` hands out tasks that have.
+            ExecutorError: It has not ended yet; `Executor.as_completed` hands out tasks that have.
             BaseException: Whatever the work raised.
         """
         if self.state == "cancelled":
@@ -112,7 +112,7 @@ class Executor(Protocol):
     ) -> Task[Result]:
         """Adds a call to what is to be done."""
 
-    def finished(self) -> Iterator[Task[Any]]:
+    def as_completed(self) -> Iterator[Task[Any]]:
         """Hands out every task once it has ended, whether it is done or failed, until none is left."""
 
     def ship(self, files: Sequence[Path]) -> None:
@@ -179,7 +179,7 @@ class _Call:
 class InProcess(TaskQueue):
     """Runs work in this process, one piece after another."""
 
-    def finished(self) -> Iterator[Task[Any]]:
+    def as_completed(self) -> Iterator[Task[Any]]:
         """See `Executor`."""
         while self._waiting:
             task = self._waiting.popleft()
@@ -205,7 +205,7 @@ class LocalProcesses(TaskQueue):
         self._idle: list[_Worker] = []
         self._running: dict[Connection, tuple[_Worker, Task[Any]]] = {}
 
-    def finished(self) -> Iterator[Task[Any]]:
+    def as_completed(self) -> Iterator[Task[Any]]:
         """See `Executor`."""
         while self._waiting or self._running:
             while self._waiting and len(self._running) < self._workers:

@@ -83,7 +83,7 @@ class RayCluster(TaskQueue):
             digest = hashlib.sha256(content).hexdigest()
             self._copies.append((path, digest, [self._ray.put(content)]))
 
-    def finished(self) -> Iterator[Task[Any]]:
+    def as_completed(self) -> Iterator[Task[Any]]:
         """See `Executor`."""
         while self._waiting or self._running:
             while self._waiting and len(self._running) < self._workers:
@@ -128,14 +128,14 @@ def _run(work: Any, copies: Sequence[Copy]) -> tuple[str, Any]:
     try:
         for path, digest, references in copies:
             if path not in COPIES:
-                COPIES[path] = _copied(path, digest, references[0])
+                COPIES[path] = _local_copy(path, digest, references[0])
     except (OSError, TpuflowError) as error:
         return "failed", ExecutorError(f"a file cannot be copied to the node: {error}")
     state, value = outcome(work)
     return state, portable(value) if state == "failed" else value
 
 
-def _copied(path: Path, digest: str, reference: Any) -> Path:
+def _local_copy(path: Path, digest: str, reference: Any) -> Path:
     """The file here if it is the same one, or a copy of what was shipped, one for all of a node."""
     if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest:
         return path

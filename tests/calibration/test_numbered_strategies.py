@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from tpuflow.calibration import CalibrationConfig, Range, Statistics, fit
-from tpuflow.calibration.trim import trimmed
+from tpuflow.calibration.trim import trim_activations
 from tpuflow.config import Config, ConfigError
 from tpuflow.strategies import moments_of
 from tpuflow.strategies.divergence import divergences, magnitudes, widest_of_best
@@ -193,11 +193,11 @@ def test_the_search_is_logged_and_best(caplog: pytest.LogCaptureFixture) -> None
 @pytest.mark.feature("CAL-16")
 def test_values_are_trimmed_before_they_count() -> None:
     values = {"x": np.array([-np.inf, -3, 1, 2, np.inf], np.float32)}
-    assert trimmed(values, "clip(-4,5)")["x"].tolist() == [-4, -3, 1, 2, 5]
-    assert trimmed(values, "second(-100,100)")["x"].tolist() == [-3, -3, 1, 2, 2]
-    assert trimmed(values, "second(-3,2)")["x"].tolist() == [0, 0, 1, 1, 1]
-    assert trimmed(values, "") is values
-    endless = trimmed(values, "clip(-inf,inf)")["x"]
+    assert trim_activations(values, "clip(-4,5)")["x"].tolist() == [-4, -3, 1, 2, 5]
+    assert trim_activations(values, "second(-100,100)")["x"].tolist() == [-3, -3, 1, 2, 2]
+    assert trim_activations(values, "second(-3,2)")["x"].tolist() == [0, 0, 1, 1, 1]
+    assert trim_activations(values, "") is values
+    endless = trim_activations(values, "clip(-inf,inf)")["x"]
     assert np.all(np.isfinite(endless))
 
 

@@ -378,7 +378,7 @@ def test_shuffled_samples_are_the_same_ones_in_another_order() -> None:
     assert first != calibrate(model, samples, CalibrationConfig(strategy="mean"))
     assert first != calibrate(model, samples, config.model_copy(update={"shuffle_seed": 5}))
     rows = [row["x"].tobytes() for row in samples.rows()]
-    other = [row["x"].tobytes() for row in samples.shuffled(1).rows()]
+    other = [row["x"].tobytes() for row in samples.shuffle(1).rows()]
     assert rows != other
     assert sorted(rows) == sorted(other)
     assert [row["x"].tobytes() for row in samples.first(3).rows()] == rows[:3]

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from tpuflow.cli.commands import console
-from tpuflow.cli.commands.progress import Lines, Task, rendered
+from tpuflow.cli.commands.progress import Lines, Task, render
 
 BAR = re.compile("[━╸╺]+")
 
@@ -40,7 +40,7 @@ def said(stream: io.StringIO) -> str:
 def drawn(task: Task) -> str:
     """The line of a task on a terminal of 80 columns, without its colors."""
     stream = io.StringIO()
-    Console(file=stream, force_terminal=True, no_color=True, width=80).print(rendered(task))
+    Console(file=stream, force_terminal=True, no_color=True, width=80).print(render(task))
     return re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()).rstrip()
 
 

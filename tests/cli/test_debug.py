@@ -23,7 +23,7 @@ def test_commands_from_words_and_files(
     assert "> show tokens" in done.out and "dtl0" in done.out
     assert "> layers" not in done.out
     wrong = command("debug", built.program, "--inputs", built.calibration, "-x", "jump")
-    assert wrong.status == 1 and 'no command "jump"' in wrong.err
+    assert wrong.status == 1 and 'unknown command "jump"' in wrong.err
     lines = iter(["jump", "step", "quit"])
     monkeypatch.setattr("builtins.input", lambda _: next(lines))
     talk = command("debug", built.program)

@@ -13,7 +13,7 @@ import tpuflow
 from cli.conftest import Command
 from frontend.decoders import VOCABULARY, decoder
 from tpuflow.errors import FileError, SampleError
-from tpuflow.evaluation.perplexity import losses, paired
+from tpuflow.evaluation.perplexity import losses, paired_perplexity
 from tpuflow.execution.tokens import open_tokenizer
 from tpuflow.pipeline.bundle import load_bundle
 from tpuflow.pipeline.decoders import open_decoder
@@ -96,11 +96,11 @@ def test_a_decoder_from_its_file_to_text(command: Command, tmp_path: Path) -> No
 
 def test_pairs_have_a_smaller_error_than_texts() -> None:
     floats = np.array([[1.0, 3.0], [2.0, 6.0]])
-    found = paired(floats + 0.01, floats)
+    found = paired_perplexity(floats + 0.01, floats)
     assert found.change == pytest.approx(np.expm1(0.01))
     assert found.standard_error == pytest.approx(0.0, abs=1e-12)
-    assert paired(floats).value == pytest.approx(np.exp(3.0))
-    assert paired(floats + np.array([[0.0], [0.02]]), floats).standard_error == pytest.approx(
+    assert paired_perplexity(floats).value == pytest.approx(np.exp(3.0))
+    assert paired_perplexity(floats + np.array([[0.0], [0.02]]), floats).standard_error == pytest.approx(
         0.01 * np.exp(0.01)
     )
 

@@ -23,7 +23,7 @@ from tpuflow.errors import FileError
 from tpuflow.execution.levels import GraphLevel
 from tpuflow.frontend import load
 from tpuflow.lowering import lower
-from tpuflow.pipeline.zoo import networks, page, published, troubles
+from tpuflow.pipeline.zoo import networks, page, published_networks, troubles
 from tpuflow.pipeline.zoo.layer_losses import layer_losses
 from tpuflow.pipeline.zoo.memory import Peak
 from tpuflow.pipeline.zoo.stages import lists
@@ -117,11 +117,11 @@ def test_the_page_tells_all(swept: tuple[Path, str, Any]) -> None:
     assert f"{cycles:,}" in text
     assert text.count("| attention |") == 6  # sizes, similarity, cycles, costs of import and of two types
     assert "| broken | float | import | refused: " in text
-    listed = page(records, Settings(), published(), "made here")
+    listed = page(records, Settings(), published_networks(), "made here")
     rows = [
         line
         for line in listed.splitlines()
-        if line.startswith(tuple(f"| {e.name} | - |" for e in published()))
+        if line.startswith(tuple(f"| {e.name} | - |" for e in published_networks()))
     ]
     assert len(rows) == 52
     assert sum("(preset " in row for row in rows) == 7
@@ -217,10 +217,10 @@ def test_outputs_chosen_by_value_are_shown_but_not_scored() -> None:
 
 @pytest.mark.feature("IMP-32")
 def test_the_published_list_is_whole() -> None:
-    names = [entry.name for entry in published()]
+    names = [entry.name for entry in published_networks()]
     assert len(names) == len(set(names)) == 52
-    assert sum(bool(entry.preset) for entry in published()) == 7
-    assert all(entry.files for entry in published())
+    assert sum(bool(entry.preset) for entry in published_networks()) == 7
+    assert all(entry.files for entry in published_networks())
 
 
 def test_the_layer_to_blame_is_found() -> None:

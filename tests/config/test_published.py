@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frontend.graphs import array, graph
-from tpuflow.config import Config, ConfigError, load_config, scoped
+from tpuflow.config import Config, ConfigError, load_config, resolve_layers
 from tpuflow.config.operators import types_of
 from tpuflow.config.published import DEFAULTS
 from tpuflow.frontend import load
@@ -160,13 +160,13 @@ def test_types_by_any_of_their_names(tmp_path: Path, caplog: pytest.LogCaptureFi
         )
     ).model
     config = read(tmp_path, "weight_bits = 8 & <[convolution, FullyConnected, Abs]:16>")
-    (entry,) = scoped(config, model).layers
+    (entry,) = resolve_layers(config, model).layers
     assert entry.names == tuple(node.name for node in model.graph if node.op_type == "Conv")
     assert 'no layer is of the type "Abs"' in caplog.text
-    assert scoped(read(tmp_path, "weight_bits = 8 & <[Tile]:16>"), model).layers == ()
+    assert resolve_layers(read(tmp_path, "weight_bits = 8 & <[Tile]:16>"), model).layers == ()
     strict = Config.parse({"layers": [{"operators": ["Covn"], "weight_bits": 16}]})
     with pytest.raises(ConfigError, match='no operator "Covn", did you mean "Conv"'):
-        scoped(strict, model)
+        resolve_layers(strict, model)
 
 
 @pytest.mark.feature("GCA-04")

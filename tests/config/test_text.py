@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from frontend.graphs import array, graph
-from tpuflow.config import Config, ConfigError, load_config, scoped, table_text
+from tpuflow.config import Config, ConfigError, load_config, resolve_layers, table_text
 from tpuflow.config.cfg import parse_cfg
 from tpuflow.config.registry import registry
 from tpuflow.frontend import FloatModel, load
@@ -106,7 +106,7 @@ def network() -> FloatModel:
 @pytest.mark.feature("CFG-04")
 def test_a_range_wins_over_a_type_over_a_name_over_the_network(text: str, bits: list[int]) -> None:
     model = network().model
-    config = scoped(Config.parse(read(f"multiplier_bits = {text}")), model)
+    config = resolve_layers(Config.parse(read(f"multiplier_bits = {text}")), model)
     names = [node.name or "" for node in model.graph if node.op_type == "Conv"]
     found = []
     for name in names:
@@ -131,9 +131,9 @@ def test_what_the_model_lacks_is_an_error_or_a_warning(
 ) -> None:
     model = network().model
     with pytest.raises(ConfigError) as caught:
-        scoped(Config.parse(read(f"weight_bits = {text}")), model)
+        resolve_layers(Config.parse(read(f"weight_bits = {text}")), model)
     assert message in str(caught.value)
-    kept = scoped(Config.parse(read(f"weight_bits = {text}\nlenient = true")), model)
+    kept = resolve_layers(Config.parse(read(f"weight_bits = {text}\nlenient = true")), model)
     assert kept.layers == ()
     assert message in caplog.text
 

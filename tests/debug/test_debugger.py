@@ -146,7 +146,7 @@ def test_break_at_a_cycle(debugger: Debugger) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("jump", 'no command "jump"'),
+        ("jump", 'unknown command "jump"'),
         ("break", "write break layer NAME"),
         ("break layer nothing", '"nothing" is unknown'),
         ("break instruction 999", "instruction 999 does not exist"),

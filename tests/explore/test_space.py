@@ -9,7 +9,7 @@ import pytest
 from tpuflow.compiler import Machine
 from tpuflow.errors import MachineError, TpuflowError
 from tpuflow.explore import ExploreError, Settings, Space, load_settings
-from tpuflow.explore.space import derived, parsed_values
+from tpuflow.explore.space import derived_fields, parsed_values
 
 BASE = Machine.preset("128x128_asic")
 
@@ -22,7 +22,7 @@ def test_points_are_all_combinations_and_machines_follow_with_reasons() -> None:
     machine = space.machine(points[0], BASE)
     assert machine["array.rows"] == machine["array.columns"] == machine["pdp.lanes"] == 32
     assert machine["cache.bytes"] == 1 << 20
-    follows = derived(points[0], machine, BASE)
+    follows = derived_fields(points[0], machine, BASE)
     assert follows["cache.word_bytes"] == (32, "a word is one row vector")
     assert follows["ewp.lanes"] == (16, "keeps its share of the word")
     assert follows["cache.words"][0] == machine["cache.words"]

@@ -18,7 +18,7 @@ from models.builder import samples
 from tpuflow.errors import FileError
 from tpuflow.executors import ExecutorError, InProcess, LocalProcesses, Task
 from tpuflow.explore import ExploreError, Results, Settings, Space, Workload, explore, load_results
-from tpuflow.explore.objectives import dominates, front, ranked
+from tpuflow.explore.objectives import dominates, front, rank
 from tpuflow.explore.page import study_page
 from tpuflow.io.journal import Journal
 from tpuflow.pipeline.exploration import workloads
@@ -54,8 +54,8 @@ def run(
 class Reversed(InProcess):
     """Hands out results in the reverse order."""
 
-    def finished(self) -> Iterator[Task[Any]]:
-        yield from reversed(list(super().finished()))
+    def as_completed(self) -> Iterator[Task[Any]]:
+        yield from reversed(list(super().as_completed()))
 
 
 def test_same_rows_for_any_number_of_workers_and_order_of_arrival(
@@ -73,8 +73,8 @@ class Dying(InProcess):
         super().__init__()
         self._left = most
 
-    def finished(self) -> Iterator[Task[Any]]:
-        for task in super().finished():
+    def as_completed(self) -> Iterator[Task[Any]]:
+        for task in super().as_completed():
             if self._left == 0:
                 raise KeyboardInterrupt
             self._left -= 1
@@ -165,8 +165,8 @@ class Killed(InProcess):
         super().__init__()
         self._numbers = numbers
 
-    def finished(self) -> Iterator[Task[Any]]:
-        for task in super().finished():
+    def as_completed(self) -> Iterator[Task[Any]]:
+        for task in super().as_completed():
             if task.number in self._numbers:
                 task.state, task._value = "failed", ExecutorError("its process ended with status -9")
             yield task
@@ -206,13 +206,13 @@ def test_results_are_read_again_and_written_as_tables(
     assert found.machine_toml(found.front[0]).startswith("name = ")
     with pytest.raises(FileError, match="no such file"):
         load_results(tmp_path / "none")
-    with pytest.raises(FileError, match="no journal"):
+    with pytest.raises(FileError, match="not a journal"):
         load_results(tmp_path / "s.csv")
 
 
 def test_fronts_hold_what_nothing_dominates() -> None:
     vectors = {0: (1.0, 3.0), 1: (2.0, 2.0), 2: (2.0, 3.0), 3: (3.0, 1.0), 4: (1.0, 3.0), 5: (4.0, 4.0)}
     assert front(vectors) == [0, 4, 1, 3]
-    assert ranked(vectors) == [0, 4, 1, 3, 2, 5]
+    assert rank(vectors) == [0, 4, 1, 3, 2, 5]
     assert not dominates((1.0, 3.0), (1.0, 3.0))
     assert dominates((1.0, 2.0), (1.0, 3.0))

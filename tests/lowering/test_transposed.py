@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lowering.quantized import lowered, normal
 from models.builder import Builder
 from tpuflow.lowering.ops import transposed
-from tpuflow.lowering.ops.transposed import Geometry, divided
+from tpuflow.lowering.ops.transposed import Geometry, best_division
 
 
 def operators_and_codes(
@@ -49,7 +49,7 @@ def test_phases_have_the_bits_of_a_convolution_over_zeros(data: st.DataObject) -
     arguments = (attributes, (1, groups * taken, *cells), (groups * taken, made, *kernel), dtype)
     _, found = operators_and_codes(*arguments)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transposed, "divided", lambda *_, **__: None)
+        patch.setattr(transposed, "best_division", lambda *_, **__: None)
         operators, wanted = operators_and_codes(*arguments)
     assert ("insert_zeros" in operators) == (max(stride) > 1)
     assert found.keys() == wanted.keys()
@@ -72,7 +72,7 @@ def test_phases_share_a_convolution_where_that_is_less_work(
     before = (kernel - 2) // 2
     pad = kernel - 1 - before
     geometry = Geometry((16, 16), (32, 32), (kernel, kernel), (2, 2), (1, 1), (pad, pad), (pad, pad))
-    division = divided(geometry, channels, joins=True, zeros=True)
+    division = best_division(geometry, channels, joins=True, zeros=True)
     assert division is not None
     assert len(division.rows) * len(division.columns) == convolutions
 

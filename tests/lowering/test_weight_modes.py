@@ -182,7 +182,7 @@ def test_a_zero_point_per_channel_wastes_no_side_of_zero() -> None:
 def test_clusters_of_weights_are_the_best_there_are(codes: list[int], count: int) -> None:
     """Against all divisions of the values that occur into intervals, each held by its rounded mean."""
     array = np.array(codes, np.int8)
-    found = scheme.clustered(array, count).astype(np.int64)
+    found = scheme.cluster_codes(array, count).astype(np.int64)
     assert len(set(found.tolist())) <= count
     values = sorted(set(codes))
     least = min(

@@ -160,13 +160,13 @@ def test_half_precision_is_rounded_to_the_nearest_even(
         codes = np.arange(1 << 16, dtype=np.uint16).view(kind).astype(np.float64)
     codes = np.unique(codes[np.isfinite(codes)])
     # All numbers there are come back, and so does the even one of every two neighbours from their middle.
-    assert np.array_equal(scheme.rounded(codes, dtype).astype(np.float64), codes)
+    assert np.array_equal(scheme.round_to(codes, dtype).astype(np.float64), codes)
     middles = (codes[:-1] + codes[1:]) / 2
-    found = scheme.rounded(middles, dtype).astype(np.float64)
+    found = scheme.round_to(middles, dtype).astype(np.float64)
     even = np.array([nearest(mantissa, smallest, largest, each) for each in middles[::37]])
     assert np.array_equal(found[::37], even)
     for factor in (1 - 2.0**-30, 1 + 2.0**-30):
-        apart = scheme.rounded(middles * factor, dtype).astype(np.float64)
+        apart = scheme.round_to(middles * factor, dtype).astype(np.float64)
         pick = np.abs(codes[1:] - middles * factor) < np.abs(codes[:-1] - middles * factor)
         wanted = np.where(pick, codes[1:], codes[:-1])
         normal_ = np.abs(middles) > 1e-30

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tpuflow.evaluation.metrics import METRICS, Metric, MetricError, metric, metric_list
-from tpuflow.evaluation.metrics.detection import suppressed
+from tpuflow.evaluation.metrics.detection import non_maximum_suppression
 
 Array = NDArray[Any]
 seeds = st.integers(0, 2**32 - 1)
@@ -248,7 +248,7 @@ def test_boxes_that_remain_overlap_no_better_one(seed: int) -> None:
     for i in sorted(range(8), key=lambda i: -scores[i]):
         if all(iou(tuple(corners[i]), tuple(corners[j])) <= 0.45 for j in kept):
             kept.append(i)
-    assert suppressed(corners, scores).tolist() == kept
+    assert non_maximum_suppression(corners, scores).tolist() == kept
 
 
 @pytest.mark.feature("CMP-12")

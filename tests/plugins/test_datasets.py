@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("1 2\n3\n")
     for text, message in (
         (f"NumpyDataset({tmp_path / 'five.npy'},{tmp_path / 'four.npy'})", "differ in their number"),
-        (f"NumpyMultiInputDataset({tmp_path / 'five.npy'})", "no .npz file"),
+        (f"NumpyMultiInputDataset({tmp_path / 'five.npy'})", "not a .npz file"),
         (f"NumpyNCHW2NHWCDataset({tmp_path / 'flat.npy'})", "4 axes; this one has 1"),
         (f"TextDataset({tmp_path / 't.txt'})", "lines differ"),
         (f"NumpyDataset({tmp_path / 'absent.npy'})", "absent.npy: cannot be read: no such file"),

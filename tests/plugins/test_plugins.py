@@ -23,7 +23,7 @@ from tpuflow.plugins import (
     PyNode,
     PyTensor,
     Registry,
-    configured,
+    configure_layers,
     dataset_samples,
     load_plugins,
     logs,
@@ -335,7 +335,7 @@ def test_settings_by_layer_from_code(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match='did you mean "weight_bits"'):
         build(Request(model, plugins=registry, qconfig="Wrong", verify=False))
     with pytest.raises(PluginError, match='no qconfig plugin is called "None"'):
-        configured(Config(), registry, "None", None)  # type: ignore[arg-type]
+        configure_layers(Config(), registry, "None", None)  # type: ignore[arg-type]
 
 
 @pytest.mark.feature("PLG-09")

@@ -404,13 +404,13 @@ def test_layers_in_floats_without_floats_need_the_host() -> None:
     enough = found.value({layer.name: "f32" for layer in found.layers[3:]})
     raised = raised_from_the_end(found, parsed_rule(f"1,{-enough},G"))
     assert set(raised.assignment.values()) == {"f32"} and raised.holds
-    hosted = found.hosted(raised.assignment)
+    hosted = found.host_layers(raised.assignment)
     assert hosted and hosted == tuple(raised.assignment)
     graph = found.graph(raised.assignment)
     assert isinstance(graph, Partitioned)
     reasons = {finding.reason for part in graph.host for finding in part.findings}
     assert reasons == {'float32 asked for, which target "int8" lacks: the CPU of the host has it'}
-    assert not usual().hosted({"/relu_3": "f32"})
+    assert not usual().host_layers({"/relu_3": "f32"})
     assert [row.layer.name for row in sensitivity(found, "f32")] == ["image"]
 
 

@@ -23,7 +23,7 @@ from tpuflow.lowering import lower
 from tpuflow.ptq import noted_factors, with_factors
 from tpuflow.ptq.channels import Channels, at_ids
 from tpuflow.ptq.confirmation import calibrated_graph
-from tpuflow.ptq.equalization import equalized, scaled
+from tpuflow.ptq.equalization import equalize_channels, scale_channels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -111,7 +111,7 @@ def test_any_factors_inside_attention_leave_floats_as_they_are(seed: int, *, joi
     factors[0] = 1.0
     feed = {"x": rows(1, seed)}
     plain = FloatSession(model.model, "all").run(feed)
-    divided = FloatSession(scaled(model, channels, factors).model, "all").run(feed)
+    divided = FloatSession(scale_channels(model, channels, factors).model, "all").run(feed)
     for name in ("scores", "y"):
         np.testing.assert_array_equal(divided[name], plain[name])  # powers of two: to the bit
     ids = {value.name: numbers for value, numbers in channels.ids.items()}
@@ -161,7 +161,7 @@ def test_a_number_that_is_its_own_inverse_is_one() -> None:
 def test_equalized_attention_is_closer(seed: int, *, joint: bool) -> None:
     model = attention(seed, joint=joint)
     samples = samples_of(model)
-    found = equalized(model, samples)
+    found = equalize_channels(model, samples)
     assert found.predicted_db > 1
     evaluator = Evaluator(model, samples_of(model, 64, 77))
     before, after = (
@@ -174,7 +174,7 @@ def test_equalized_attention_is_closer(seed: int, *, joint: bool) -> None:
 def test_equalized_attention_is_made_again_from_its_ranges_and_exported(*, joint: bool) -> None:
     model = attention(3, joint=joint)
     samples = samples_of(model)
-    made = equalized(model, samples).model
+    made = equalize_channels(model, samples).model
     again = with_factors(model, noted_factors(made))
     assert noted_factors(again) == noted_factors(made)
     ranges = calibrate(made, samples)

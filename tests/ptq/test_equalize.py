@@ -24,7 +24,7 @@ from tpuflow.lowering import Graph, lower
 from tpuflow.ptq import better_equalized, noted_factors
 from tpuflow.ptq.channels import Channels
 from tpuflow.ptq.confirmation import calibrated_graph
-from tpuflow.ptq.equalization import equalized, scaled, smoothed
+from tpuflow.ptq.equalization import equalize_channels, scale_channels, smooth_channels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +96,7 @@ def test_any_factors_leave_floats_as_they_are(seed: int) -> None:
     channels = Channels.of(model.model.graph)
     factors = np.exp2(np.random.default_rng(seed).integers(-6, 7, channels.count).astype(np.float64))
     factors[0] = 1.0
-    made = scaled(model, channels, factors)
+    made = scale_channels(model, channels, factors)
     feed = {"x": images(1, seed)}
     plain = FloatSession(model.model, "all").run(feed)
     divided = FloatSession(made.model, "all").run(feed)
@@ -121,7 +121,7 @@ def test_channels_that_meet_share_their_factors() -> None:
 def test_equalized_networks_are_closer_and_shown_as_they_were() -> None:
     model = uneven(6)
     samples = samples_of(model)
-    found = equalized(model, samples)
+    found = equalize_channels(model, samples)
     assert found.sets >= 3
     assert found.predicted_db > 3
     evaluator = Evaluator(model, Samples.of({"x": images(64, 77)}, model.inputs))
@@ -148,7 +148,7 @@ def test_a_sample_that_stands_out_moves_mild_factors_less() -> None:
     def change(mild: float) -> float:
         """By how much an outlier moves factors, the mean magnitude of logarithms."""
         plain, moved = (
-            noted_factors(equalized(model, Samples.of({"x": x}, model.inputs), mild=mild).model)
+            noted_factors(equalize_channels(model, Samples.of({"x": x}, model.inputs), mild=mild).model)
             for x in (usual, odd)
         )
         assert plain.keys() == moved.keys()
@@ -163,17 +163,19 @@ def test_factors_that_do_not_help_are_undone(monkeypatch: pytest.MonkeyPatch) ->
     model = uneven(5)
     told: list[str] = []
     assert better_equalized(model, samples_of(model), Config(), remark=told.append) is not model
-    assert not told[0].endswith("undone")
+    assert not told[0].endswith("not applied")
     monkeypatch.setattr("tpuflow.ptq.equalization.MARGIN_DB", 100.0)
     assert better_equalized(model, samples_of(model), Config(), remark=told.append) is model
-    assert told[1].endswith("undone")
+    assert told[1].endswith("not applied")
 
 
 @pytest.mark.parametrize("seed", [1, 2, 5])
 def test_equalized_graphs_are_exported_as_they_compute(seed: int) -> None:
     model = uneven(seed)
     samples = samples_of(model)
-    graph = lower(equalized(model, samples).model, calibrate(equalized(model, samples).model, samples))
+    graph = lower(
+        equalize_channels(model, samples).model, calibrate(equalize_channels(model, samples).model, samples)
+    )
     session = onnxruntime.InferenceSession(
         quantized_onnx(model, graph).SerializeToString(), providers=["CPUExecutionProvider"]
     )
@@ -208,7 +210,7 @@ def test_smooth_quant_moves_reach_from_norms_into_products() -> None:
     )
     model = load(helper.make_model(graph, opset_imports=opset, ir_version=8))
     x = {"x": rng.standard_normal((12, 5, 16)).astype(np.float32)}
-    found = smoothed(model, Samples.of(x, model.inputs), 0.5)
+    found = smooth_channels(model, Samples.of(x, model.inputs), 0.5)
     assert found.sets == 1
     feed = {"x": x["x"][:1]}
     plain, made = (FloatSession(each.model, "all").run(feed) for each in (model, found.model))

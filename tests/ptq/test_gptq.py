@@ -22,7 +22,7 @@ from tpuflow.io.samples import Samples
 from tpuflow.lowering import lower
 from tpuflow.ptq import refine_weights, search
 from tpuflow.ptq.adaround import Learning, adaround
-from tpuflow.ptq.gptq import better, cost, descended, gptq, nearest, steps_by_cost
+from tpuflow.ptq.gptq import better, coordinate_descent, cost, gptq, nearest, steps_by_cost
 from tpuflow.ptq.layers import linear_layers
 from tpuflow.ptq.search import DEFAULT, MARGIN_DB
 
@@ -165,7 +165,7 @@ def test_descent_never_raises_the_cost(seed: int, size: int) -> None:
     steps = np.full(2, 0.25)
     start = rng.integers(-7, 8, (2, size)).astype(np.float64)
     costs = [
-        cost(weights - descended(weights, covariance, start, steps, 7, sweeps) * 0.25, covariance)
+        cost(weights - coordinate_descent(weights, covariance, start, steps, 7, sweeps) * 0.25, covariance)
         for sweeps in range(4)
     ]
     for before, after in itertools.pairwise(costs):

@@ -17,7 +17,7 @@ from tpuflow.io.samples import Samples
 from tpuflow.lowering.scheme import Quant
 from tpuflow.ptq import CalibrationData, Recipe
 from tpuflow.ptq.kept_statistics import KeptStatistics
-from tpuflow.ptq.operands import stored
+from tpuflow.ptq.operands import fake_quantize
 
 if TYPE_CHECKING:
     from tpuflow.frontend import FloatModel
@@ -94,8 +94,8 @@ def test_numbers_come_back_from_their_codes_and_stay_themselves() -> None:
     grid = Quant("int8", 0.25, -3, -128, 127)
     values = np.array([-1e9, -31.3, -0.125, 0.0, 0.125, 0.375, 31.2, 1e9], np.float32)
     before = values.copy()
-    found = stored(values, grid)
+    found = fake_quantize(values, grid)
     np.testing.assert_array_equal(found, [-31.25, -31.25, 0.0, 0.0, 0.0, 0.5, 31.25, 32.5])
     np.testing.assert_array_equal(values, before)
     assert found.dtype == np.float32
-    assert stored(values, None) is values
+    assert fake_quantize(values, None) is values

@@ -22,16 +22,16 @@ from tpuflow.evaluation.fidelity import Evaluator, Fidelity
 from tpuflow.frontend import FloatSession, load
 from tpuflow.io.samples import Samples
 from tpuflow.lowering.scheme import Quant
-from tpuflow.ptq import chain, held_out, range_tuning, refined
+from tpuflow.ptq import apply_chain, chain, held_out, range_tuning
 from tpuflow.ptq.adaquant import adaquant, stored_operand
 from tpuflow.ptq.confirmation import graph_of
 from tpuflow.ptq.easy_quant import cosine, searched_weights, with_variances
 from tpuflow.ptq.equalization import activation_aware
 from tpuflow.ptq.fine_tuning import fine_tune
 from tpuflow.ptq.layers import linear_layers
-from tpuflow.ptq.operands import chosen_layers, operand_grid, operands_of, stored
-from tpuflow.ptq.range_tuning import candidates, distance, reader, tuned
-from tpuflow.ptq.svd_quant import best_factor, denoised, random_operands, spectral_error
+from tpuflow.ptq.operands import chosen_layers, fake_quantize, operand_grid, operands_of
+from tpuflow.ptq.range_tuning import candidates, distance, reader, tune_operand
+from tpuflow.ptq.svd_quant import best_factor, denoise, random_operands, spectral_error
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,7 +64,7 @@ def test_no_method_makes_the_measured_loss_worse(methods: str) -> None:
     model, config = network(), settings(methods)
     ranges = calibrate(model, {"x": images(12)}, config)
     told: list[str] = []
-    made, found = refined(model, ranges, shown(model), config, remark=told.append)
+    made, found = apply_chain(model, ranges, shown(model), config, remark=told.append)
     assert measured(made, model, found, config) >= measured(model, model, ranges, config)
     assert len(told) == len(config.calibrate.chain)
     assert all("dB" in line for line in told)
@@ -147,7 +147,7 @@ def test_tuned_ranges_are_no_further_than_those_of_the_divergence(bits: int) -> 
     moved = 0
     for operand in operands_of(model.model, list(layers), shown(model)):
         between = candidates(cut.tensors[operand.name], whole.tensors[operand.name], 20)
-        found = tuned(operand, layers, cut, config, between)
+        found = tune_operand(operand, layers, cut, config, between)
         readers = [reader(layer, x, layers[layer]) for layer, x in operand.layers]
         far = [distance(readers, operand_grid(operand.name, each, config)) for each in (cut, whole, found)]
         assert far[2] <= min(far[:2])
@@ -157,7 +157,7 @@ def test_tuned_ranges_are_no_further_than_those_of_the_divergence(bits: int) -> 
         (layer, x), grid = operand.layers[0], operand_grid(operand.name, found, config)
         steps = np.abs(layer.weights).max(axis=2, keepdims=True) / layers[layer]
         kept = np.rint(layer.weights / steps) * steps
-        missing = np.einsum("gck,grk->gcr", stored(x, grid), kept) - np.einsum(
+        missing = np.einsum("gck,grk->gcr", fake_quantize(x, grid), kept) - np.einsum(
             "gck,grk->gcr", x, layer.weights
         )
         own = np.linalg.norm(missing) / np.linalg.norm(np.einsum("gck,grk->gcr", x, layer.weights))
@@ -251,7 +251,7 @@ def test_a_method_that_does_harm_is_undone_and_told(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setitem(chain.OTHERS, "easy_quant", harmful)
     told: list[str] = []
-    made, found = refined(model, ranges, shown(model), config, remark=told.append)
+    made, found = apply_chain(model, ranges, shown(model), config, remark=told.append)
     assert made is model
     assert found is ranges
     assert "is worse than" in told[0]
@@ -318,7 +318,7 @@ def test_spectra_and_singular_values() -> None:
     rng = np.random.default_rng(0)
     signal = np.outer(rng.standard_normal(40), rng.standard_normal(12))
     noisy = signal + 1e-3 * rng.standard_normal(signal.shape)
-    assert np.linalg.norm(denoised(noisy, 0.9) - signal) < np.linalg.norm(noisy - signal)
+    assert np.linalg.norm(denoise(noisy, 0.9) - signal) < np.linalg.norm(noisy - signal)
     assert spectral_error(noisy, noisy) == 0
     numbers = METHODS["svd_quant"]
     assert best_factor(lambda factor: (factor - 0.8) ** 2, numbers) == pytest.approx(5 / 6, abs=0.04)
@@ -367,7 +367,7 @@ def test_layers_by_number() -> None:
     numbers = {node.name: at for at, node in enumerate(model.model.graph, 1)}
     config = settings(f"easy_quant[({numbers['conv2']},{numbers['conv2']})]")
     ranges = calibrate(model, {"x": images(12)}, config)
-    made, found = refined(model, ranges, shown(model), config)
+    made, found = apply_chain(model, ranges, shown(model), config)
     changed = {name for name in ranges.tensors if found.tensors[name] != ranges.tensors[name]}
     assert changed <= {"r1"}
     for node, twin in zip(model.model.graph, made.model.graph, strict=True):

@@ -9,7 +9,7 @@ import pytest
 
 from models.builder import Builder
 from tpuflow.calibration import calibrate
-from tpuflow.config import Config, scoped
+from tpuflow.config import Config, resolve_layers
 from tpuflow.execution.levels import GraphLevel
 from tpuflow.frontend import FloatModel, FloatSession, load
 from tpuflow.io.samples import Samples
@@ -132,7 +132,7 @@ def test_averages_stay_where_that_computes_something_else(kind: str) -> None:
 def test_a_search_leaves_averages_that_settings_are_for(where: dict[str, object]) -> None:
     model = network("pool")
     config = Config.parse({"layers": [{**where, "dtype": "int16"}]})
-    named = scoped(config, model.model)
+    named = resolve_layers(config, model.model)
     assert not _Sources(model, samples(model), 8, 8.0, named).averages
     if "ids" in where:
         found = search(model, samples(model), config, growth=8.0)

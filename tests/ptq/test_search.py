@@ -21,8 +21,8 @@ from tpuflow.execution.levels import GraphLevel
 from tpuflow.frontend import FloatModel, FloatSession, load
 from tpuflow.io.samples import Samples
 from tpuflow.ptq import search
-from tpuflow.ptq.search import DEFAULT, Plan, divided
-from tpuflow.ptq.validation import kept_apart, validated
+from tpuflow.ptq.search import DEFAULT, Plan, sample_folds
+from tpuflow.ptq.validation import kept_apart, validate_graph
 from tpuflow.ptq.walk import Walk
 
 
@@ -95,7 +95,7 @@ def test_samples_that_reach_far_evaluate_and_are_calibrated_with_in_turn() -> No
     model, x = network(), images(32)
     far = [3, 11, 17, 30]
     x[far] *= np.array([8, 7, 6, 5], np.float32)[:, np.newaxis, np.newaxis, np.newaxis]
-    folds = divided(model, Samples.of({"x": x}, model.inputs), Config())
+    folds = sample_folds(model, Samples.of({"x": x}, model.inputs), Config())
     places = {row.tobytes(): at for at, row in enumerate(x)}
     seen: set[int] = set()
     for shown, (typical, furthest) in folds:
@@ -109,10 +109,10 @@ def test_samples_that_reach_far_evaluate_and_are_calibrated_with_in_turn() -> No
 @pytest.mark.feature("GCA-13")
 def test_two_samples_are_enough_for_a_search() -> None:
     model = network()
-    (fold,) = divided(model, Samples.of({"x": images(2)}, model.inputs), Config())
+    (fold,) = sample_folds(model, Samples.of({"x": images(2)}, model.inputs), Config())
     assert (fold[0].count, [part.count for part in fold[1]]) == (1, [1])
     with pytest.raises(SampleError, match="at least two"):
-        divided(model, Samples.of({"x": images(1)}, model.inputs), Config())
+        sample_folds(model, Samples.of({"x": images(1)}, model.inputs), Config())
 
 
 @pytest.mark.feature("GCA-13")
@@ -170,10 +170,10 @@ def test_decisions_may_differ_more_often_by_chance_alone() -> None:
     for graph, own in zip(graphs, flips, strict=True):
         assert own.sum() == pytest.approx(evaluator.fidelity(graph).flips * len(x))
     assert flips[1].sum() > flips[0].sum() + 1
-    same = validated(evaluator, graphs[0], graphs[0], 24)
+    same = validate_graph(evaluator, graphs[0], graphs[0], 24)
     assert same.holds
     assert (same.more_flips, same.standard_error) == (0, 0)
-    worse = validated(evaluator, graphs[1], graphs[0], 24)
+    worse = validate_graph(evaluator, graphs[1], graphs[0], 24)
     assert worse.more_flips > worse.standard_error > 0
     assert not replace(worse, found_db=99.0).holds
     more = np.arange(24) == 0  # one decision of 24 is within its standard error

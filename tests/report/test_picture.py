@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpuflow.report import Mark, Node, dot_text, host_node, joined, svg_picture
+from tpuflow.report import Mark, Node, dot_text, host_node, join_segments, svg_picture
 from tpuflow.report.picture import edges
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -62,7 +62,7 @@ def test_every_node_and_arrow_is_drawn_and_boxes_lie_apart(nodes: list[Node], fa
 def test_segments_are_joined_by_the_tensors_between_them() -> None:
     first = [Node("x", (), "input", (), ("x",)), Node("conv", (), "layer", ("x",), ("y",))]
     second = [Node("z", (), "input", (), ("z",)), Node("add", (), "layer", ("z",), ("out",))]
-    nodes = joined([first, [host_node("host1", "no Sort", ["y"], ["z"])], second])
+    nodes = join_segments([first, [host_node("host1", "no Sort", ["y"], ["z"])], second])
     assert [node.name for node in nodes] == ["x", "conv", "host1", "add"]
     assert edges(nodes) == [(0, 1), (1, 2), (2, 3)]
 

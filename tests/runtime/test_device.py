@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_named(path: Path) -> None:
     arrays: dict[str, NDArray[Any]] = {**feed(1)}
     wrong: list[tuple[dict[str, NDArray[Any]], str]] = [
         ({"image": arrays["image"]}, 'input "vector" is missing, there is "image"'),
-        (arrays | {"more": arrays["image"]}, 'no input "more", the program has "image", "vector"'),
+        (arrays | {"more": arrays["image"]}, r'unknown input "more" \(inputs: "image", "vector"\)'),
         (
             arrays | {"vector": arrays["vector"][:, 1:]},
             r'input "vector": shape \[1, 12\], the program takes \[1, 13\]',

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tpu_framework.graphs import GraphDef, TfGraph
 from tpuflow.errors import ModelError, SampleError
 from tpuflow.frontend import get_sub_model
-from tpuflow.io.files import make_folder, replaced
+from tpuflow.io.files import make_folder, replace_atomically
 
 __all__ = ["compat", "graph_util", "io"]
 
@@ -108,7 +108,7 @@ def write_graph(
     path = Path(logdir) / name
     make_folder(path.parent)
     model = graph_or_graph_def.model
-    with replaced(path) as file:
+    with replace_atomically(path) as file:
         file.write_bytes(str(model).encode() if as_text else model.SerializeToString())
     return str(path)
 

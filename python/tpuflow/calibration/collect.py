@@ -21,8 +21,8 @@ from tpuflow.calibration.ranges import Means, Range, Ranges
 from tpuflow.calibration.stated import stated_ranges, stated_weights
 from tpuflow.calibration.statistics import Statistics, TensorStatistics
 from tpuflow.calibration.statistics_file import load_statistics, save_statistics
-from tpuflow.calibration.trim import trimmed
-from tpuflow.config import CalibrationConfig, Config, refuse_calibration, scoped
+from tpuflow.calibration.trim import trim_activations
+from tpuflow.config import CalibrationConfig, Config, refuse_calibration, resolve_layers
 from tpuflow.errors import RangesError
 from tpuflow.frontend import FloatModel
 from tpuflow.io.samples import Dataset, Samples
@@ -104,10 +104,10 @@ def calibrate(
     base = config.calibrate if isinstance(config, Config) else usual
     saved = base.save_statistic_info
 
-    def seen() -> Statistics:
+    def collect_all() -> Statistics:
         given = samples if isinstance(samples, Samples) else Samples.of(samples, float_model.inputs)
         if base.shuffle:
-            given = given.shuffled(base.shuffle_seed)
+            given = given.shuffle(base.shuffle_seed)
         histograms = counted is not None or bool(saved)
         return collect(float_model, given, base, progress, exceptions, histograms=histograms)
 
@@ -115,18 +115,20 @@ def calibrate(
         if isinstance(config, Config):
             refuse_calibration(config, f"{base.statistic_file} was counted without it", COUNTING)
         statistics = load_statistics(base.statistic_file)
-        if base.ignore_missing_statistic and not statistics.tensors.keys() >= set(_watched(float_model)):
-            _add_missing(statistics, seen(), base)
+        if base.ignore_missing_statistic and not statistics.tensors.keys() >= set(
+            _watched_names(float_model)
+        ):
+            _add_missing(statistics, collect_all(), base)
     elif {each.method[0] for each in (usual, *exceptions.values())} == {"in_ir"}:
         statistics = _only_stated(whole.model, stated_ranges(whole.origin))
     else:
-        statistics = seen()
+        statistics = collect_all()
     _state(whole, statistics)
     if counted is not None:
         counted(statistics)
     if saved:
         save_statistics(statistics, saved)
-    return _completed(whole, fit(statistics, usual, exceptions), config)
+    return _with_unseen_ranges(whole, fit(statistics, usual, exceptions), config)
 
 
 def ranges_of(
@@ -141,7 +143,7 @@ def ranges_of(
     """
     whole = float_model.model if isinstance(float_model, PartitionedModel) else float_model
     _state(whole, statistics)
-    return _completed(whole, fit(statistics, *_ways(whole, config)), config)
+    return _with_unseen_ranges(whole, fit(statistics, *_ways(whole, config)), config)
 
 
 def _run(float_model: FloatModel | PartitionedModel) -> tuple[ir.Model, Mapping[str, ir.Value] | None]:
@@ -153,7 +155,7 @@ def _run(float_model: FloatModel | PartitionedModel) -> tuple[ir.Model, Mapping[
     return float_model.model, None
 
 
-def _watched(float_model: FloatModel | PartitionedModel) -> list[str]:
+def _watched_names(float_model: FloatModel | PartitionedModel) -> list[str]:
     """Names of what a run would see."""
     return handed_out(*_run(float_model))
 
@@ -177,7 +179,9 @@ def _state(model: FloatModel, statistics: Statistics) -> None:
             statistics.tensors[name].stated_range = found.pairs[0]
 
 
-def _completed(model: FloatModel, ranges: Ranges, config: Config | CalibrationConfig | None) -> Ranges:
+def _with_unseen_ranges(
+    model: FloatModel, ranges: Ranges, config: Config | CalibrationConfig | None
+) -> Ranges:
     """The ranges with those that no sample shows: of masks that were never set, and of stated weights."""
     masks, names = unseen_masks(model.model.graph, ranges.tensors)
     for name in names if _warns.get() else ():
@@ -198,7 +202,7 @@ def _ways(
 ) -> tuple[CalibrationConfig, dict[str, CalibrationConfig]]:
     """How tensors are calibrated: all of them, and by name those that differ."""
     if isinstance(config, Config):
-        config = scoped(config, model.model)
+        config = resolve_layers(config, model.model)
         return config.calibration(), _exceptions(model.model, config)
     return config or CalibrationConfig(), {}
 
@@ -268,7 +272,7 @@ def collect(
     )
     for batch, parts in session.runs(samples.batches()):
         for activations in parts:
-            statistics.observe(masks.left_out(trimmed(activations, config.trim_infinity, trims)))
+            statistics.observe(masks.left_out(trim_activations(activations, config.trim_infinity, trims)))
         statistics.samples += batch.count
         if progress is not None:
             progress(statistics.samples, samples.count)
@@ -306,7 +310,7 @@ def fit(
         exceptions: Settings of single tensors by name.
     """
 
-    def fitted(named: tuple[str, TensorStatistics]) -> tuple[str, Range]:
+    def fit(named: tuple[str, TensorStatistics]) -> tuple[str, Range]:
         name, tensor = named
         if not tensor.batches:
             return name, Range(0.0, 0.0)  # nothing but masks
@@ -326,7 +330,7 @@ def fit(
         )
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        ranges = dict(pool.map(fitted, statistics.tensors.items()))
+        ranges = dict(pool.map(fit, statistics.tensors.items()))
     means = {
         name: Means(sums.axis, found) for name, sums in statistics.sums.items() if (found := sums.means())
     }

@@ -166,7 +166,7 @@ def reaching_masks(graph: ir.Graph, ranges: Mapping[str, Range]) -> dict[str, Ra
             continue
         spans = []
         for use in value.uses():
-            made = _held(use.node.outputs[0], ranges)
+            made = _clamp_result_name(use.node.outputs[0], ranges)
             pairs = [*(found.get(made) or ranges[made]).pairs] if made in ranges else []
             if use.node.op_type == "Add":
                 other = use.node.inputs[1 - use.idx]
@@ -180,7 +180,7 @@ def reaching_masks(graph: ir.Graph, ranges: Mapping[str, Range]) -> dict[str, Ra
     return found
 
 
-def _held(value: ir.Value, ranges: Mapping[str, Range]) -> str:
+def _clamp_result_name(value: ir.Value, ranges: Mapping[str, Range]) -> str:
     """The name of a value, or of what clamps make of it where only they read it and it has no range."""
     while value.name not in ranges and (uses := list(value.uses())):
         value = uses[0].node.outputs[0]

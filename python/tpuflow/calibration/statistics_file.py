@@ -58,7 +58,7 @@ def save_statistics(statistics: Statistics, path: str | Path) -> None:
     """
     head = {"format": FORMAT, "samples": statistics.samples, "bins": statistics.bins}
     tensors = [
-        f"    {json.dumps(name)}: {json.dumps(_written(each), allow_nan=False)}"
+        f"    {json.dumps(name)}: {json.dumps(_tensor_entry(each), allow_nan=False)}"
         for name, each in statistics.tensors.items()
     ]
     means = [
@@ -74,7 +74,7 @@ def save_statistics(statistics: Statistics, path: str | Path) -> None:
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def _written(tensor: TensorStatistics) -> dict[str, Any]:
+def _tensor_entry(tensor: TensorStatistics) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if tensor.batches:
         found["extrema"] = list(extrema_of(tensor))
@@ -94,13 +94,13 @@ def _written(tensor: TensorStatistics) -> dict[str, Any]:
             "width": histogram.width,
             "extrema": None if extrema is None else list(extrema),
             "zeros": histogram.zeros,
-            "negative": _used(histogram.negative),
-            "positive": _used(histogram.positive),
+            "negative": _without_trailing_zeros(histogram.negative),
+            "positive": _without_trailing_zeros(histogram.positive),
         }
     return found
 
 
-def _used(counts: NDArray[np.uint64]) -> list[int]:
+def _without_trailing_zeros(counts: NDArray[np.uint64]) -> list[int]:
     """Counts up to the last one above zero."""
     found: list[int] = np.trim_zeros(counts, "b").tolist()
     return found

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["trimmed"]
+__all__ = ["trim_activations"]
 
 
-def trimmed(
+def trim_activations(
     activations: Mapping[str, NDArray[np.float32]], trim: str, own: Mapping[str, str] | None = None
 ) -> Mapping[str, NDArray[np.float32]]:
     """The activations as `trim` leaves them: `clip(a,b)`, `second(a,b)` or nothing; NaN stays.
@@ -29,11 +29,11 @@ def trimmed(
     found = {}
     for name, array in activations.items():
         wanted = parsed[(own or {}).get(name, trim)]
-        found[name] = array if wanted is None else _trimmed(array, *wanted)
+        found[name] = array if wanted is None else _trim(array, *wanted)
     return found
 
 
-def _trimmed(array: NDArray[np.float32], kind: str, low: float, high: float) -> NDArray[np.float32]:
+def _trim(array: NDArray[np.float32], kind: str, low: float, high: float) -> NDArray[np.float32]:
     if kind == "second" and array.size:
         # Zero stands in for what lies at or beyond the bounds, which zero is always within.
         inside = np.where((array > min(low, 0.0)) & (array < max(high, 0.0)), array, np.float32(0))

@@ -26,7 +26,7 @@ from tpuflow.cli.application import application
 from tpuflow.cli.commands import console
 from tpuflow.cli.commands.completion import VARIABLE
 from tpuflow.cli.commands.console import PrintableFormatter, note
-from tpuflow.cli.former import renamed
+from tpuflow.cli.former import translate_former_names
 from tpuflow.cli.lazy import ALGEBRA, defer
 from tpuflow.errors import TpuflowError
 
@@ -63,16 +63,18 @@ def _run() -> None:
     """Runs the command; every error is one line on standard error."""
     interrupts: list[int] = []
 
-    def interrupted(number: int, _: object) -> None:
+    def on_signal(number: int, _: object) -> None:
         interrupts.append(number)
         raise KeyboardInterrupt
 
     try:
         with suppress(ValueError):  # outside the main thread signals are not ours to handle
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                signal.signal(signal.SIGINT, interrupted)
+                signal.signal(signal.SIGINT, on_signal)
         _prepare_completion()
-        status = application().main(renamed(sys.argv[1:]), prog_name="tpuflow", standalone_mode=False)
+        status = application().main(
+            translate_former_names(sys.argv[1:]), prog_name="tpuflow", standalone_mode=False
+        )
         sys.exit(status if isinstance(status, int) else 0)
     except UsageError as error:
         _refuse(error)

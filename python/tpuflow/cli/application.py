@@ -137,11 +137,11 @@ def _command(entry: Entry) -> Any:
     made.name = entry.name
     # A command that is alone has no `commands`.
     for command in getattr(made, "commands", {entry.name: made}).values():
-        command.params.extend(_shared())
+        command.params.extend(_common_options())
     return made
 
 
-def _shared() -> list[Any]:
+def _common_options() -> list[Any]:
     alone = typer_app()
     alone.command()(_common)
     return typer.main.get_command(alone).params

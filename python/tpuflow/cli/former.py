@@ -5,13 +5,13 @@ from __future__ import annotations
 from tpuflow.cli.catalog import RENAMED_COMMANDS, RENAMED_OPTIONS
 from tpuflow.cli.commands.console import note
 
-__all__ = ["renamed"]
+__all__ = ["translate_former_names"]
 
 WITH_VALUES = ("--color", "--memory-limit")
 """Options in front of a command whose value is the next word."""
 
 
-def renamed(words: list[str]) -> list[str]:
+def translate_former_names(words: list[str]) -> list[str]:
     """The words of a command line under today's names; a line on standard error for each former one."""
     found = list(words)
     at = _command_at(found)

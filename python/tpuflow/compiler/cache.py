@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuflow.errors import TpuflowError
-from tpuflow.io.files import make_folder, replaced, temporary_folder
+from tpuflow.io.files import make_folder, replace_atomically, temporary_folder
 from tpuflow.io.journal import content_digest, package_digest
 from tpuflow.partitioning import Partitioned
 from tpuflow.partitioning.storage import broken_rules, load_program
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from tpuflow import _core
 
-__all__ = ["cached"]
+__all__ = ["compile_or_reuse"]
 
 logger = logging.getLogger(__name__)
 
 
-def cached(
+def compile_or_reuse(
     folder: Path,
     graph: _core.Graph,
     machine_toml: str,
@@ -61,7 +61,7 @@ def cached(
         logger.info("%s: taken from %s", found.name, path)
         return found
     program = make()
-    with replaced(path) as staged:
+    with replace_atomically(path) as staged:
         program.save(staged)
     return program
 

@@ -122,7 +122,7 @@ class Machine:
         told = "_".join(f"{key}-{value}" for key, value in changes.items())
         called = name or (f"{self.name}_{told}" if told else self.name)
         made = {**self.parameters, **self._followers(stated), **stated}
-        return Machine.parse(machine_toml(_nested(called, made)), called)
+        return Machine.parse(machine_toml(_nested_table(called, made)), called)
 
     def _spelled_out(self, changes: Mapping[str, Number]) -> dict[str, Number]:
         """The changes with sizes in bytes, and of a square array, as the parameters they stand for."""
@@ -181,7 +181,7 @@ class Machine:
 
     def to_toml(self) -> str:
         """Writes the machine as the text of a machine file."""
-        return machine_toml(_nested(self.name, self.parameters))
+        return machine_toml(_nested_table(self.name, self.parameters))
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes a machine file.
@@ -192,7 +192,7 @@ class Machine:
         write_text(Path(path), self.to_toml())
 
 
-def _nested(name: str, parameters: Mapping[str, Number]) -> dict[str, Any]:
+def _nested_table(name: str, parameters: Mapping[str, Number]) -> dict[str, Any]:
     content: dict[str, Any] = {"name": name}
     for key, value in parameters.items():
         table, dot, last = key.partition(".")

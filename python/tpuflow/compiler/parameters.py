@@ -229,13 +229,15 @@ def parameters_of(level: int, schedule: ScheduleConfig) -> CompileParameters:
             passes, ring, given.get(f"{prefix}_fallthrough_patch", usual.fallthrough_patch)
         )
 
-    def named(kind: type[Enum], key: str, usual: Any) -> Any:
+    def choice(kind: type[Enum], key: str, usual: Any) -> Any:
         return kind[given[key].upper()] if key in given else usual
 
     return CompileParameters(
         given.get("data_transfer_optimization", preset.action_graph_data_transfer_optimization),
-        named(DependencyResolutionAlgorithm, "dependency_resolution", preset.dependency_resolution_algorithm),
-        named(BalancingMode, "ram_io_balancing", preset.ram_io_balancing),
+        choice(
+            DependencyResolutionAlgorithm, "dependency_resolution", preset.dependency_resolution_algorithm
+        ),
+        choice(BalancingMode, "ram_io_balancing", preset.ram_io_balancing),
         flags("shared", shared, tuple(found.values())),
         flags("ewp", ewp, ewp.configurations),
         SubgraphSlicerParameters(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args, overload
 
 from tpuflow import _core
-from tpuflow.compiler.cache import cached
+from tpuflow.compiler.cache import compile_or_reuse
 from tpuflow.compiler.machine import (
     Machine,
     machine_text,
@@ -128,7 +128,7 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
     if tiling and isinstance(graph, Partitioned):
         _fits_segments(tiling, graph)
 
-    def scheduled(part: _core.Graph) -> _core.Program:
+    def schedule_part(part: _core.Graph) -> _core.Program:
         may = _parameters_json(parameters, level, layer_groups, io_memory)
         parts = _tiling_json(tiling, part if isinstance(graph, Partitioned) else None)
 
@@ -147,12 +147,12 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
         if cache is None or time_limit is not None:
             program = make()
         else:
-            program = cached(Path(cache), part, text, level, (may, parts, seed), make)
+            program = compile_or_reuse(Path(cache), part, text, level, (may, parts, seed), make)
         if strict and program.fallback is not None:
             raise ProgramError(f"level {level} fell back to a lower one: {program.fallback}")
         return program
 
-    return graph.map(scheduled) if isinstance(graph, Partitioned) else scheduled(graph)
+    return graph.map(schedule_part) if isinstance(graph, Partitioned) else schedule_part(graph)
 
 
 def _parameters_json(

@@ -33,7 +33,7 @@ from tpuflow.config.naming import OutputConfig
 from tpuflow.config.preprocess import PreprocessConfig
 from tpuflow.config.quantization import FLOATS, DType, QuantizeConfig
 from tpuflow.config.schedule import ScheduleConfig
-from tpuflow.config.scope import layer_names, refuse_calibration, scoped
+from tpuflow.config.scope import layer_names, refuse_calibration, resolve_layers
 from tpuflow.config.section import ConfigError
 from tpuflow.config.table import table_text
 from tpuflow.config.unify import UnifyRule
@@ -59,6 +59,6 @@ __all__ = [
     "load_config",
     "parsed_search",
     "refuse_calibration",
-    "scoped",
+    "resolve_layers",
     "table_text",
 ]

@@ -90,7 +90,7 @@ class CalibrationConfig(Section):
     """Activations held at a time; a model with more of them is run in segments."""
 
     @classmethod
-    def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
+    def complete(cls, content: dict[str, Any]) -> dict[str, Any]:
         """Takes `percentile` for what it is called where a share is stated with it."""
         share = content.get("percentile", cls.model_fields["percentile"].default)
         if content.get("strategy") == "percentile" and share != cls.model_fields["percentile"].default:
@@ -99,7 +99,7 @@ class CalibrationConfig(Section):
 
     @field_validator("strategy")
     @classmethod
-    def _known(cls, name: str) -> str:
+    def _require_known(cls, name: str) -> str:
         return known_strategy(name)
 
     @field_validator("global_calibration")

@@ -83,7 +83,7 @@ def parse_cfg(text: str, source: str) -> dict[str, Any]:
         if name == "opt_config":
             content[name] = written
             continue
-        key = _known(name, known, where)
+        key = _known_key(name, known, where)
         if (before := seen.setdefault((key.section, key.name), number)) != number:
             raise ConfigError(f"{where}: {name} is given in line {before} already")
         value, rest = written, ""
@@ -124,7 +124,7 @@ def assignments(text: str, source: str) -> Iterator[tuple[int, str, str]]:
         yield number, name, value.partition(" #")[0].strip()
 
 
-def _known(name: str, known: dict[str, list[Key]], where: str) -> Key:
+def _known_key(name: str, known: dict[str, list[Key]], where: str) -> Key:
     found = known.get(name, [])
     if len(found) > 1:
         choices = " or ".join(f"{key.section}.{key.name}" for key in found)
@@ -150,10 +150,10 @@ def _exceptions(text: str, where: str) -> Iterator[tuple[str, Any, str]]:
         selected, value = match[1], match[2]
         if not value:
             raise ConfigError(f"{where}: {selected} has no value")
-        yield *_selected(selected, where), value
+        yield *_split_selection(selected, where), value
 
 
-def _selected(text: str, where: str) -> tuple[str, Any]:
+def _split_selection(text: str, where: str) -> tuple[str, Any]:
     inner = text[1:-1].strip()
     if text[0] == "{" and inner:
         return "regex", inner

@@ -42,7 +42,7 @@ def load_config(*paths: Path | str) -> Config:
     source = ", ".join(map(str, paths))
     if any(path.suffix == ".cfg" for path in map(Path, paths)):
         fields = {name: model.model_fields for name, model in SECTIONS.items()}
-        content = published.completed(content, fields, source)
+        content = published.with_defaults(content, fields, source)
     try:
         config = Config.parse(content, source)
     except ConfigError:
@@ -67,7 +67,7 @@ def _check_lines(path: Path) -> None:
     for number, name, value in assignments(read_text(path, ConfigError), str(path)):
         line = parse_cfg(f"[Common]\n{name} = {value}", str(path))
         line.pop("opt_config", None)
-        alone = published.completed(line, fields, str(path), tell=lambda *_: None)
+        alone = published.with_defaults(line, fields, str(path), tell=lambda *_: None)
         Config.parse(alone, f"{path}:{number}: {name}")
 
 

@@ -77,13 +77,13 @@ class LayerConfig(_Overrides):
     """Regular expression that fits whole names of nodes or tensors."""
 
     @classmethod
-    def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """See `Section.completed`."""
+    def complete(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """See `Section.complete`."""
         return with_type(content)
 
     @field_validator("strategy", "weight_strategy", check_fields=False)
     @classmethod
-    def _known(cls, name: str | None) -> str | None:
+    def _require_known(cls, name: str | None) -> str | None:
         return None if name is None else known_strategy(name)
 
     @field_validator("trim_infinity", check_fields=False)
@@ -140,7 +140,7 @@ class LayerConfig(_Overrides):
         own = section.model_fields
         return {key: value for key, value in found.items() if key in own and is_per_layer(own[key])}
 
-    def stated(self) -> dict[str, Any]:
+    def explicit_fields(self) -> dict[str, Any]:
         """The fields that are set one by one: what a preset sets goes together, and need not all matter."""
         found = self.overrides()
         presets = [preset for preset in QUANT_TYPES.values() if preset and preset.items() <= found.items()]
@@ -150,7 +150,7 @@ class LayerConfig(_Overrides):
     def fits(self, name: str) -> bool:
         """Whether the entry is for a node or tensor of that name; case counts.
 
-        Entries by operator and number fit names once `scoped` has looked them up.
+        Entries by operator and number fit names once `resolve_layers` has looked them up.
         """
         if self.names is not None:
             return name in self.names

@@ -48,7 +48,7 @@ BECOMES: Mapping[str, tuple[str, ...]] = {"Gemm": ("MatMul",), "Swish": ("Silu",
 
 
 @cache
-def _known() -> Mapping[str, frozenset[str]]:
+def _known_operators() -> Mapping[str, frozenset[str]]:
     schemas = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
     found = {name.lower(): frozenset((name, *BECOMES.get(name, ()))) for name in (*schemas, *OWN)}
     for name, types in FOREIGN.items():
@@ -58,4 +58,4 @@ def _known() -> Mapping[str, frozenset[str]]:
 
 def types_of(name: str) -> frozenset[str]:
     """The types of the normalised model that a name stands for; none if it is no operator."""
-    return _known().get(name.lower(), frozenset())
+    return _known_operators().get(name.lower(), frozenset())

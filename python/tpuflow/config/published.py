@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tpuflow.config.quantization import FLOATS
-from tpuflow.config.section import translated
+from tpuflow.config.section import translate_keys
 from tpuflow.config.spellings import COMPOUNDS
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-__all__ = ["DEFAULTS", "completed"]
+__all__ = ["DEFAULTS", "with_defaults"]
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ NEEDS = {
 """Fields that say something only where another one is true."""
 
 
-def completed(
+def with_defaults(
     content: Mapping[str, Any],
     fields: Mapping[str, Mapping[str, FieldInfo]],
     source: str,
@@ -81,7 +81,7 @@ def completed(
     for section, defaults in DEFAULTS.items():
         own = found.setdefault(section, {})
         try:
-            given = translated(own, fields[section])
+            given = translate_keys(own, fields[section])
         except ValueError:
             continue  # told where the whole is checked
         wide = given.get("dtype") in FLOATS

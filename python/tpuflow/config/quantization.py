@@ -171,13 +171,13 @@ class QuantizeConfig(Section):
     """Entries of `layers` without effect are warned about; otherwise they are errors."""
 
     @classmethod
-    def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """See `Section.completed`."""
+    def complete(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """See `Section.complete`."""
         return with_type(content)
 
     @field_validator("weight_strategy")
     @classmethod
-    def _known(cls, name: str) -> str:
+    def _require_known(cls, name: str) -> str:
         return known_strategy(name)
 
     @field_validator("with_winograd")

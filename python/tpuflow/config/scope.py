@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-__all__ = ["layer_names", "refuse_calibration", "scoped"]
+__all__ = ["layer_names", "refuse_calibration", "resolve_layers"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def refuse_calibration(config: Config, source: str, keys: Collection[str] | None
     """
     for entry in config.layers:
         late = sorted(entry.overrides(CalibrationConfig).keys() & (keys or CalibrationConfig.model_fields))
-        late = [key for key in late if key in entry.stated()]
+        late = [key for key in late if key in entry.explicit_fields()]
         if not late:
             continue
         message = (
@@ -54,7 +54,7 @@ def layer_names(model: ir.Model) -> list[str]:
     return [*inputs, *(node.name or "" for node in model.graph)]
 
 
-def scoped(config: Config, model: ir.Model) -> Config:
+def resolve_layers(config: Config, model: ir.Model) -> Config:
     """The configuration with entries by operator and number turned into entries by name; inputs likewise.
 
     What is to run in floats for debugging becomes entries, too.
@@ -68,7 +68,7 @@ def scoped(config: Config, model: ir.Model) -> Config:
     entries = []
     for entry in config.layers:
         try:
-            named = _named(entry, model)
+            named = _by_names(entry, model)
             if named is not None:
                 entries.append(named)
         except ConfigError as error:
@@ -116,7 +116,7 @@ def _with_floats(config: Config) -> Config:
     return config.model_copy(update={"quantize": asked, "layers": (*config.layers, *entries)})
 
 
-def _named(entry: LayerConfig, model: ir.Model) -> LayerConfig | None:
+def _by_names(entry: LayerConfig, model: ir.Model) -> LayerConfig | None:
     """The entry by names of layers; None where no layer is of its types."""
     names: list[str] = []
     if entry.operators is not None:

@@ -28,7 +28,7 @@ __all__ = [
     "Section",
     "also",
     "is_per_layer",
-    "translated",
+    "translate_keys",
 ]
 
 
@@ -77,16 +77,18 @@ class Section(BaseModel):
     @classmethod
     def _in_own_names(cls, content: Any) -> Any:
         return (
-            cls.completed(translated(content, cls.model_fields)) if isinstance(content, Mapping) else content
+            cls.complete(translate_keys(content, cls.model_fields))
+            if isinstance(content, Mapping)
+            else content
         )
 
     @classmethod
-    def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
+    def complete(cls, content: dict[str, Any]) -> dict[str, Any]:
         """Adds what follows from what is given; sections in which something does override it."""
         return content
 
 
-def translated(content: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> dict[str, Any]:
+def translate_keys(content: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> dict[str, Any]:
     """Keys of other tools as the fields they stand for; what a preset says yields to what is said singly.
 
     Raises:

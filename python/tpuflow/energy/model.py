@@ -162,7 +162,7 @@ def area(machine: Parameters, table: EnergyTable) -> dict[str, Interval]:
         table: What parts take.
     """
 
-    def sized(*terms: tuple[str, float]) -> Interval:
+    def area_interval(*terms: tuple[str, float]) -> Interval:
         return sum((table.rows[f"area.{row}"] * (count * MICRO) for row, count in terms), Interval())
 
     elements = machine["array.rows"] * machine["array.columns"]
@@ -172,11 +172,13 @@ def area(machine: Parameters, table: EnergyTable) -> dict[str, Interval]:
     sums = machine["array.accumulators"] * machine["array.columns"] * SUM_BYTES
     lanes, taps = machine["ewp.lanes"], machine["pdp.lanes"] * machine["pdp.taps"]
     return {
-        "array": sized(("multiply_8", elements), ("add_32", elements), ("flip_flop", elements * flip_flops)),
-        "accumulators": sized(("sram_bit", 8 * sums)),
-        "elementwise": sized(("multiply_32", lanes), ("add_32", lanes)),
-        "pooling": sized(("multiply_8", taps), ("add_32", taps)),
-        "cache": sized(("sram_bit", 8 * cache)),
-        "ewp_cache": sized(("sram_bit", 8 * ewp_cache)),
+        "array": area_interval(
+            ("multiply_8", elements), ("add_32", elements), ("flip_flop", elements * flip_flops)
+        ),
+        "accumulators": area_interval(("sram_bit", 8 * sums)),
+        "elementwise": area_interval(("multiply_32", lanes), ("add_32", lanes)),
+        "pooling": area_interval(("multiply_8", taps), ("add_32", taps)),
+        "cache": area_interval(("sram_bit", 8 * cache)),
+        "ewp_cache": area_interval(("sram_bit", 8 * ewp_cache)),
         "ddr": table.rows["area.ddr_channel_mm2"] * machine["ddr.channels"],
     }

@@ -168,7 +168,7 @@ class Comparison:
             f'"{name}": cosine {pair.cosine:.3f}, euclid {pair.euclid:.3f}'
         )
 
-    def failed(self, least: tuple[float, float] | None, excepts: Collection[str] = ()) -> set[str]:
+    def failing_tensors(self, least: tuple[float, float] | None, excepts: Collection[str] = ()) -> set[str]:
         """Names of the tensors `failures` speaks of: those that differ in any bit, those that are unlike."""
         low = [] if least is None else self._low(least, excepts)
         different = {tensor.name for tensor in self.tensors if tensor.equal is False}
@@ -272,7 +272,7 @@ def compare_levels(
     for batch in samples.batches():
         feeds = dict(batch.arrays)
         levels = (original.run(feeds), {**feeds, **normalized.run(feeds)})
-        for tensor in _compared(*levels, pair, feeds, pair.graph.outputs, watch, steps=done == 0):
+        for tensor in _compare_feed(*levels, pair, feeds, pair.graph.outputs, watch, steps=done == 0):
             found[tensor.name] = _worst(found.get(tensor.name), tensor)
         done += batch.count
         if progress is not None:
@@ -283,7 +283,7 @@ def compare_levels(
     return Comparison(pair.name, min(done, samples.count), list(found.values()), outputs)
 
 
-def _compared(
+def _compare_feed(
     original: dict[str, Array],
     normalized: dict[str, Array],
     pair: Pair,

@@ -223,7 +223,7 @@ class Evaluator:
         self._labels = labels
         self._metric: Metric | None = None
         outputs = model.model.graph.outputs
-        self._compared = {value.name or "": _compared(value) for value in outputs}
+        self._compared = {value.name or "": _compared_parts(value) for value in outputs}
         self._classes = {value.name or "": _axis_of_classes(value) for value in outputs} | {
             name: axis for parts in self._compared.values() for name, axis in parts.items()
         }
@@ -279,8 +279,8 @@ class Evaluator:
         assert self._metric is not None, "a metric was asked for"
         given: Any = self._labels
         if self._metric.against == "float":
-            given = [_joined(self._floating, name) for name in self._read]
-        return float(self._metric.value([_joined(outputs, name) for name in self._read], given))
+            given = [_join_groups(self._floating, name) for name in self._read]
+        return float(self._metric.value([_join_groups(outputs, name) for name in self._read], given))
 
     def worse(self, value: float) -> float:
         """By how much a value of the metric is worse than float."""
@@ -290,7 +290,7 @@ class Evaluator:
         """How far outputs are from float: the mean over the network's floating outputs."""
         found = []
         for name in self._compared:
-            floating, made = _joined(self._floating, name), _joined(outputs, name)
+            floating, made = _join_groups(self._floating, name), _join_groups(outputs, name)
             if floating.dtype.kind == "f" and made.shape == floating.shape:
                 found.append(LOSSES[self.loss_name](floating.astype(np.float64), made.astype(np.float64)))
         return float(np.mean(found)) if found else 0.0
@@ -307,7 +307,7 @@ class Evaluator:
         """Power of noise and of signal by sample, `[samples]` each, of every output of floats."""
         found = {}
         for name in self._compared:
-            exact, made = _joined(self._floating, name), _joined(outputs, name)
+            exact, made = _join_groups(self._floating, name), _join_groups(outputs, name)
             if exact.dtype.kind == "f" and made.shape == exact.shape and exact.size:
                 x = exact.reshape(len(exact), -1).astype(np.float64)
                 error = made.reshape(len(made), -1) - x
@@ -319,10 +319,10 @@ class Evaluator:
         flips = np.zeros(self.count)
         for parts in self._compared.values():
             for name in parts:
-                axis, exact = self._classes[name], _joined(self._floating, name)
+                axis, exact = self._classes[name], _join_groups(self._floating, name)
                 if axis is None or exact.dtype.kind != "f" or exact.shape[axis] < 2 or name not in outputs[0]:
                     continue
-                made = _joined(outputs, name)
+                made = _join_groups(outputs, name)
                 if made.size == exact.size:
                     differ = exact.argmax(axis) != made.reshape(exact.shape).argmax(axis)
                     flips += differ.reshape(len(exact), -1).sum(axis=1)
@@ -355,7 +355,9 @@ class Evaluator:
                 if np.any(value):
                     noises.append(_noise(value.astype(np.float64), own))
                 if axis is not None and value.shape[axis] > 1:
-                    turned = _turned(samples, *(np.moveaxis(each, axis, -1) for each in (value, own)))
+                    turned = _decision_changes(
+                        samples, *(np.moveaxis(each, axis, -1) for each in (value, own))
+                    )
                     differ, expected, decided = differ + turned[0], expected + turned[1], decided + turned[2]
             if noises:
                 ratios[output] = _decibels(noises)
@@ -370,7 +372,7 @@ def _decibels(noises: Sequence[float]) -> float:
     return -10 * float(np.mean([math.log10(max(noise, least)) for noise in noises]))
 
 
-def _turned(samples: int, floating: Array, made: Array) -> tuple[int, float, int]:
+def _decision_changes(samples: int, floating: Array, made: Array) -> tuple[int, float, int]:
     """Decisions that differ, those expected to, and how many there are.
 
     Args:
@@ -393,7 +395,7 @@ def _floats(session: FloatSession, samples: Samples, dynamic: frozenset[str]) ->
     return joined_samples(feeds, samples, dynamic)
 
 
-def _joined(outputs: Outputs, name: str) -> Array:
+def _join_groups(outputs: Outputs, name: str) -> Array:
     """One output of all groups."""
     parts = [group[name] for group in outputs]
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -410,17 +412,19 @@ def parts_of_output(value: ir.Value) -> list[ir.Value]:
     return [inner for each in parts for inner in parts_of_output(each)]
 
 
-def _compared(output: ir.Value) -> dict[str, int | None]:
+def _compared_parts(output: ir.Value) -> dict[str, int | None]:
     """What is compared of an output, and its axis of classes: its parts, of a softmax the operand."""
     found: dict[str, int | None] = {}
     for value in parts_of_output(output):
         node = _maker(value)
         operand = None if node is None or node.op_type != "Softmax" else node.inputs[0]
         if node is None or operand is None:
-            source, axis = (value, _axis_of_classes(value)) if value is output else _unmoved(value, None)
+            source, axis = (
+                (value, _axis_of_classes(value)) if value is output else _source_before_moves(value, None)
+            )
         else:
             stated, rank = attributes_of(node).get("axis", -1), len(shape_of(operand) or ())
-            source, axis = _unmoved(
+            source, axis = _source_before_moves(
                 operand, stated % rank - rank if isinstance(stated, int) and rank else None
             )
         if source.producer() is None:  # an input of the network, which it does not compute
@@ -429,7 +433,7 @@ def _compared(output: ir.Value) -> dict[str, int | None]:
     return found
 
 
-def _unmoved(value: ir.Value, axis: int | None) -> tuple[ir.Value, int | None]:
+def _source_before_moves(value: ir.Value, axis: int | None) -> tuple[ir.Value, int | None]:
     """What a value is before it is moved, which a graph stores, and where its axis of classes is there.
 
     As far as that axis can be told.

@@ -102,7 +102,7 @@ def layer_errors(
         weight_bits: Of stored weights.
     """
     levels = [GraphLevel(network) for network in device_networks(graph)]
-    ports = {name: port for level in levels for name, port in _quantized(level).items()}
+    ports = {name: port for level in levels for name, port in _quantized_ports(level).items()}
     values = _values(model.model)
     names = [name for name in ports if name in values]
     made_here = [name for name in names if values[name].producer() is not None]
@@ -115,12 +115,12 @@ def layer_errors(
     for batch in samples.spread(max(1, min(SAMPLES, ELEMENTS // max(1, per_sample)))).batches():
         exact = {**batch.arrays, **whole.run(dict(batch.arrays))}
         shown = {name: array for name in names if (array := exact[name]).shape == ports[name].shape}
-        rounded = {f"{name}{GIVEN}": _rounded(exact[name], ports[name]) for name in given}
+        rounded = {f"{name}{GIVEN}": _round_to_best_grid(exact[name], ports[name]) for name in given}
         ideal = apart.run({**batch.arrays, **rounded})
         for level in levels:
             for name, made in level.run_apart(exact).items():
                 if name in shown and name in ideal:
-                    _add(sums[name], exact[name], made, _rounded(ideal[name], ports[name]))
+                    _add(sums[name], exact[name], made, _round_to_best_grid(ideal[name], ports[name]))
     kept = 10 ** (-(WEIGHT_DB[0] * weight_bits - WEIGHT_DB[1]) / 10)
     return [
         LayerError(
@@ -129,14 +129,14 @@ def layer_errors(
             _decibels(own.signal, own.found),
             _decibels(own.signal, own.expected + kept * own.signal),
             own.reach,
-            _held(ports[name]),
+            _largest_magnitude(ports[name]),
         )
         for name, made_by in _made_by(levels).items()
         if (own := sums.get(name)) is not None and own.signal > 0
     ]
 
 
-def _quantized(level: GraphLevel) -> dict[str, ProgramPort]:
+def _quantized_ports(level: GraphLevel) -> dict[str, ProgramPort]:
     """Stored tensors on grids, by the model's name."""
     return {
         port.name: port
@@ -180,7 +180,7 @@ def _apart(model: ir.Model, names: list[str]) -> tuple[ir.Model, list[str]]:
     return made, given
 
 
-def _rounded(array: Array, port: ProgramPort) -> Array:
+def _round_to_best_grid(array: Array, port: ProgramPort) -> Array:
     """Values on the best even grid of a tensor's type: one that just holds them, and zero."""
     plain = np.where(np.abs(array) < MASKED, array, 0.0)
     low, high = min(0.0, float(plain.min(initial=0.0))), max(0.0, float(plain.max(initial=0.0)))
@@ -199,7 +199,7 @@ def _add(sums: _Sums, exact: Array, found: Array, expected: Array) -> None:
     sums.reach = max(sums.reach, float(np.abs(x).max(initial=0.0)))
 
 
-def _held(port: ProgramPort) -> float:
+def _largest_magnitude(port: ProgramPort) -> float:
     limits = np.iinfo(port.code)
     levels = max(abs(limits.min - port.zero_point), abs(limits.max - port.zero_point))
     return float(max(port.scale) * levels)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tpuflow.execution.decoder import Decoder
 
-__all__ = ["Perplexity", "losses", "paired"]
+__all__ = ["Perplexity", "losses", "paired_perplexity"]
 
 Losses = NDArray[np.float64]
 
@@ -88,7 +88,7 @@ def _loss(logits: NDArray[Any], token: int) -> float:
     return float(math.log(np.exp(scores).sum()) - scores[token])
 
 
-def paired(found: Losses, reference: Losses | None = None) -> Perplexity:
+def paired_perplexity(found: Losses, reference: Losses | None = None) -> Perplexity:
     """The perplexity of losses, beside those of the float decoder on the same tokens."""
     value = math.exp(found.mean())
     if reference is None:

@@ -74,7 +74,7 @@ class Evaluation:
     percent: bool = False
     smaller_is_better: bool = False
 
-    def shown(self, value: float) -> str:
+    def text_of(self, value: float) -> str:
         """A score as text: a share in percent, else three decimals."""
         return f"{value:.1%}" if self.percent else f"{value:.3f}"
 
@@ -88,13 +88,13 @@ class Evaluation:
         sign = -1.0 if self.smaller_is_better else 1.0
         word = "above" if self.smaller_is_better else "below"
         if threshold is not None and not sign * self.value >= sign * threshold:
-            return f"{self.metric} {self.shown(self.value)} is {word} {self.shown(threshold)}"
+            return f"{self.metric} {self.text_of(self.value)} is {word} {self.text_of(threshold)}"
         if max_drop is not None and self.reference is not None:
             drop = sign * (self.reference - self.value)
             if not drop <= max_drop:
                 return (
-                    f"{self.metric} {self.shown(self.value)} is {self.shown(drop)} {word} "
-                    f"{self.shown(self.reference)} of the float network, more than {self.shown(max_drop)}"
+                    f"{self.metric} {self.text_of(self.value)} is {self.text_of(drop)} {word} "
+                    f"{self.text_of(self.reference)} of the float network, more than {self.text_of(max_drop)}"
                 )
         return ""
 

@@ -55,7 +55,7 @@ def phase_feed(
                 rows[..., :position, :] = caches[port.name][..., :position, :]
             feed[port.name] = rows
         elif port.name == "input_ids":
-            feed[port.name] = _padded(tokens, phase.sequence, port.dtype, 0)
+            feed[port.name] = _pad(tokens, phase.sequence, port.dtype, 0)
         elif port.name == "position_ids":
             places = np.minimum(np.arange(position, position + phase.sequence), phase.context - 1)
             feed[port.name] = places[np.newaxis].astype(port.dtype)
@@ -72,7 +72,7 @@ def phase_feed(
     return feed
 
 
-def _padded(tokens: Sequence[int], size: int, dtype: Any, fill: int) -> Array:
+def _pad(tokens: Sequence[int], size: int, dtype: Any, fill: int) -> Array:
     row = np.full((1, size), fill, dtype)
     row[0, : len(tokens)] = tokens
     return row
@@ -159,7 +159,7 @@ class Decoder:
             given = given[count:]
         return np.concatenate(parts)
 
-    def continued(
+    def generate(
         self, tokens: Sequence[int], count: int, progress: Callable[[int, int], None] | None = None
     ) -> list[int]:
         """Feeds tokens, and then the likeliest next one, again and again: `count` new ones.

@@ -278,7 +278,7 @@ def _conflicts(report: Json) -> dict[str, int]:
     return {unit: counters["stalls"]["bank_conflict"] for unit, counters in units}
 
 
-def _changed(machine: Json, section: str, key: str, change: Callable[[Any], Any]) -> Json:
+def _machine_with(machine: Json, section: str, key: str, change: Callable[[Any], Any]) -> Json:
     return machine | {section: machine[section] | {key: change(machine[section][key])}}
 
 
@@ -291,16 +291,19 @@ def _variants(machine: Json) -> Iterator[tuple[str, Json]]:
     def nothing(_: Any) -> int:
         return 0
 
-    yield "twice the DDR bandwidth", _changed(machine, "ddr", "clock_hz", twice)
-    yield "DDR pages that open at once", _changed(machine, "ddr", "page_miss_ns", nothing)
-    quick = _changed(_changed(machine, "dma", "start", nothing), "dma", "latency", nothing)
+    yield "twice the DDR bandwidth", _machine_with(machine, "ddr", "clock_hz", twice)
+    yield "DDR pages that open at once", _machine_with(machine, "ddr", "page_miss_ns", nothing)
+    quick = _machine_with(_machine_with(machine, "dma", "start", nothing), "dma", "latency", nothing)
     yield "transfers that start at once", quick
-    yield "twice the lanes of the elementwise unit", _changed(machine, "ewp", "lanes", twice)
-    yield "twice the taps of the pooling unit", _changed(machine, "pdp", "taps", twice)
+    yield "twice the lanes of the elementwise unit", _machine_with(machine, "ewp", "lanes", twice)
+    yield "twice the taps of the pooling unit", _machine_with(machine, "pdp", "taps", twice)
     for unit, name in (("ewp", "elementwise"), ("pdp", "pooling")):
-        quick = _changed(_changed(machine, unit, "start", nothing), unit, "latency", nothing)
+        quick = _machine_with(_machine_with(machine, unit, "start", nothing), unit, "latency", nothing)
         yield f"no start-up of the {name} unit", quick
-    yield "twice the words a cycle for the rows of the array", _changed(machine, "feeder", "words", twice)
+    yield (
+        "twice the words a cycle for the rows of the array",
+        _machine_with(machine, "feeder", "words", twice),
+    )
 
 
 def _rerun(program: _core.Program, machine: Mapping[str, Any]) -> Json | None:
@@ -316,7 +319,7 @@ def _rebuilt(graph: _core.Graph, content: Json, cycles: int) -> list[Change]:
     """Programs made anew: for twice the cache, and by other settings."""
     machine, level = content["machine"], content["level"]
     own = O5 if level == 5 else O1
-    larger = _changed(machine, "cache", "banks", lambda banks: 2 * banks)
+    larger = _machine_with(machine, "cache", "banks", lambda banks: 2 * banks)
     finer = replace(
         own, slicer=replace(own.slicer, max_cache_utilization=own.slicer.max_cache_utilization / 2)
     )
@@ -332,14 +335,14 @@ def _rebuilt(graph: _core.Graph, content: Json, cycles: int) -> list[Change]:
     changes = []
     for what, on, parameters in tried:
         try:
-            found = simulate(_compiled(graph, on, level, parameters), values=False).report["cycles"]
+            found = simulate(_compile_figures(graph, on, level, parameters), values=False).report["cycles"]
         except MachineError:
             continue
         changes.append(Change(what, rebuilt=True, cycles=found, saved=cycles - found))
     return changes
 
 
-def _compiled(graph: _core.Graph, machine: Json, level: int, parameters: Any) -> _core.Program:
+def _compile_figures(graph: _core.Graph, machine: Json, level: int, parameters: Any) -> _core.Program:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "machine.toml"
         path.write_text(machine_toml(machine), encoding="utf-8")

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from tpuflow.compiler.machine import Machine
 from tpuflow.errors import MachineError
-from tpuflow.explore.measure import Measurement, Workload, bounded, measured
-from tpuflow.explore.objectives import OBJECTIVES, dominates, front, ranked, vector
+from tpuflow.explore.measure import Measurement, Workload, bound_point, measure_point
+from tpuflow.explore.objectives import OBJECTIVES, dominates, front, rank, vector
 from tpuflow.explore.results import Results, results_of
-from tpuflow.explore.space import MOST_POINTS, ExploreError, derived
+from tpuflow.explore.space import MOST_POINTS, ExploreError, derived_fields
 from tpuflow.explore.strategies import SAMPLERS, STRATEGIES
 
 if TYPE_CHECKING:
@@ -153,12 +153,12 @@ class _Run:
         new = {trial.number: trial for trial in trials if trial.number not in self._bounds}.values()
         table = self._settings.energy_table
         work = [(trial, (trial.machine, trial.workloads, table)) for trial in new]
-        for trial, found in self._done("bounds", 0, bounded, work):
+        for trial, found in self._done("bounds", 0, bound_point, work):
             self._bounds[trial.number] = found
 
     def level(self, trials: Sequence[_Trial], level: int) -> None:
         """Builds and runs those of a wave that may still be on the front."""
-        best, wanted = self._reached(), []
+        best, wanted = self._certain_front(), []
         for trial in {trial.number: trial for trial in trials}.values():
             known = self._bounds[trial.number]
             if known.reason or trial.number in self._pruned or self._levels.get(trial.number, 0) >= level:
@@ -174,7 +174,7 @@ class _Run:
                     self._note(trial, PRUNED, {"by": by, "before": level}, 0.0)
         arguments = (self._settings.energy_table, level, self._settings.seed)
         work = [(trial, (trial.machine, trial.workloads, *arguments)) for trial in wanted]
-        for trial, found in self._done(f"-O{level}", level, measured, work):
+        for trial, found in self._done(f"-O{level}", level, measure_point, work):
             self._found[trial.number] = found
             self._levels[trial.number] = level
 
@@ -187,13 +187,13 @@ class _Run:
         """Possible trials, those first that are likely to dominate others."""
         known = {trial.number: self._found.get(trial.number, self._bounds[trial.number]) for trial in trials}
         vectors = {number: self._vector(own) for number, own in known.items() if not own.reason}
-        return [self.trials[number] for number in ranked(vectors)]
+        return [self.trials[number] for number in rank(vectors)]
 
     def _vector(self, known: Measurement) -> Vector:
         own = self._settings
         return vector(own.objectives, list(known.networks.values()), known.mm2, own.combine)
 
-    def _reached(self) -> dict[int, Vector]:
+    def _certain_front(self) -> dict[int, Vector]:
         """The front of the figures that finished trials certainly reach at the last level."""
         last = self._settings.levels[-1]
         vectors = {
@@ -219,7 +219,7 @@ class _Run:
         waiting: dict[int, tuple[_Trial, tuple[Any, ...], int]] = {}
 
         def submit(trial: _Trial, arguments: tuple[Any, ...], attempt: int) -> None:
-            task = self._executor.submit(_timed, work, arguments)
+            task = self._executor.submit(_run_timed, work, arguments)
             waiting[task.number] = (trial, arguments, attempt)
 
         for trial, arguments in given:
@@ -228,10 +228,10 @@ class _Run:
                 submit(trial, arguments, 1)
             else:
                 results[trial.number] = Measurement.from_json(row)
-        before = self._settled(slot) if slot else 0
+        before = self._count_decided(slot) if slot else 0
         done, total = len(results), len(self.trials) if slot else len(given)
         while waiting:
-            for task in self._executor.finished():
+            for task in self._executor.as_completed():
                 trial, arguments, attempt = waiting.pop(task.number)
                 try:
                     found, seconds = task.result()
@@ -246,7 +246,7 @@ class _Run:
                 self._progress(what, before + done, total)
         return [(trial, results[trial.number]) for trial, _ in given]
 
-    def _settled(self, level: int) -> int:
+    def _count_decided(self, level: int) -> int:
         """Trials of which all is known that a level could tell."""
         known = {number for number, own in (*self._bounds.items(), *self._found.items()) if own.reason}
         return len(known | self._pruned | {number for number, own in self._levels.items() if own >= level})
@@ -254,7 +254,7 @@ class _Run:
     def _note(self, trial: _Trial, slot: int, content: Mapping[str, Any], seconds: float) -> None:
         told: dict[str, Any] = {"point": dict(trial.point), "slot": slot, **content}
         if slot == 0 and isinstance(trial.machine, Machine):
-            told["derived"] = derived(trial.point, trial.machine, self._base)
+            told["derived"] = derived_fields(trial.point, trial.machine, self._base)
         self._journal.note(
             f"{trial.number} {slot}",
             told,
@@ -264,7 +264,7 @@ class _Run:
         )
 
 
-def _timed(work: Callable[..., Measurement], arguments: tuple[Any, ...]) -> tuple[Measurement, float]:
+def _run_timed(work: Callable[..., Measurement], arguments: tuple[Any, ...]) -> tuple[Measurement, float]:
     start = time.perf_counter()
     found = work(*arguments)
     return found, time.perf_counter() - start

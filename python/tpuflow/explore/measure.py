@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tpuflow.explore.space import Point
     from tpuflow.partitioning.storage import AnyGraph
 
-__all__ = ["Measurement", "Workload", "bounded", "measured"]
+__all__ = ["Measurement", "Workload", "bound_point", "measure_point"]
 
 HELD = 24
 """Graphs a process keeps loaded."""
@@ -129,7 +129,7 @@ def _bytes(tensor: _core.Tensor) -> int:
     return size
 
 
-def bounded(machine: Machine | str, workloads: Sequence[Workload], table_name: str) -> Measurement:
+def bound_point(machine: Machine | str, workloads: Sequence[Workload], table_name: str) -> Measurement:
     """Lower bounds of a machine's figures, without a program; a text is why there is no machine."""
     if isinstance(machine, str):
         return Measurement(0.0, {}, {}, machine)
@@ -151,7 +151,7 @@ def bounded(machine: Machine | str, workloads: Sequence[Workload], table_name: s
     return Measurement(sum(part.value for part in sizes.values()), networks, cycles)
 
 
-def measured(
+def measure_point(
     machine: Machine, workloads: Sequence[Workload], table_name: str, level: int, seed: int
 ) -> Measurement:
     """Figures of the checked programs of a machine."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["COMBINED", "OBJECTIVES", "Figures", "Objective", "dominates", "front", "ranked", "vector"]
+__all__ = ["COMBINED", "OBJECTIVES", "Figures", "Objective", "dominates", "front", "rank", "vector"]
 
 Vector = tuple[float, ...]
 
@@ -69,7 +69,7 @@ def vector(objectives: Iterable[str], networks: Sequence[Figures], mm2: float, c
     return tuple(together([OBJECTIVES[name].of(own, mm2) for own in networks]) for name in objectives)
 
 
-def shown(objective: str, value: float) -> float:
+def displayed_value(objective: str, value: float) -> float:
     """The figure people read for what is minimised."""
     return 1 / value if OBJECTIVES[objective].sign < 0 and value else value
 
@@ -89,7 +89,7 @@ def front(vectors: Mapping[int, Vector]) -> list[int]:
     return found
 
 
-def ranked(vectors: Mapping[int, Vector]) -> list[int]:
+def rank(vectors: Mapping[int, Vector]) -> list[int]:
     """All keys, front after front: what is likely to dominate others comes first."""
     left, found = dict(vectors), list[int]()
     while left:

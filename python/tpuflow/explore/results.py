@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuflow.explore.measure import Measurement
-from tpuflow.explore.objectives import OBJECTIVES, front, shown, vector
+from tpuflow.explore.objectives import OBJECTIVES, displayed_value, front, vector
 from tpuflow.explore.settings import Settings, settings_of
 from tpuflow.explore.space import ExploreError
-from tpuflow.io.files import replaced
+from tpuflow.io.files import replace_atomically
 from tpuflow.io.journal import Journal
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Results:
         Raises:
             FileError: The file cannot be written.
         """
-        with replaced(path) as beside, beside.open("w", encoding="utf-8", newline="") as stream:
+        with replace_atomically(path) as beside, beside.open("w", encoding="utf-8", newline="") as stream:
             writer = csv.DictWriter(stream, list(self.rows[0]))
             writer.writeheader()
             writer.writerows(self.rows)
@@ -96,7 +96,7 @@ class Results:
             raise ExploreError(
                 f"{path}: Parquet needs pyarrow: pip install 'tpuflow[explore]', or write .csv"
             ) from None
-        with replaced(path) as beside:
+        with replace_atomically(path) as beside:
             parquet.write_table(pa.Table.from_pylist(self.rows), str(beside))
 
 
@@ -170,5 +170,6 @@ def _objectives(settings: Settings, known: Measurement | None, prefix: str) -> d
         return {prefix + name: None for name in settings.objectives}
     values = vector(settings.objectives, list(known.networks.values()), known.mm2, settings.combine)
     return {
-        prefix + name: shown(name, value) for name, value in zip(settings.objectives, values, strict=True)
+        prefix + name: displayed_value(name, value)
+        for name, value in zip(settings.objectives, values, strict=True)
     }

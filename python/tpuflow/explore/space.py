@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tpuflow.compiler.machine import Machine
 
-__all__ = ["ExploreError", "Point", "Space", "derived"]
+__all__ = ["ExploreError", "Point", "Space", "derived_fields"]
 
 Value = int | float | str
 Point = Mapping[str, Value]
@@ -78,7 +78,7 @@ class Space:
             raise ExploreError(
                 f"space: {self.size:,} points, at most {MOST_POINTS:,} are possible: state fewer values"
             )
-        object.__setattr__(self, "_parsed", tuple(_parsed(text) for text in self.constraints))
+        object.__setattr__(self, "_parsed", tuple(_parse(text) for text in self.constraints))
 
     @property
     def size(self) -> int:
@@ -114,7 +114,7 @@ class Space:
         numbers = {name: value for name, value in changes.items() if not isinstance(value, str)}
         made = base.replace(numbers, name=machine_name(base.name, point)) if changes else base
         for text, parsed in zip(self.constraints, self._parsed, strict=True):
-            if not _evaluated(parsed, _lookup(made, point), text):
+            if not _evaluate(parsed, _lookup(made, point), text):
                 raise MachineError(f"breaks the constraint {text}")
         return made
 
@@ -125,7 +125,7 @@ def machine_name(base: str, point: Point) -> str:
     return f"{base}_{told}" if told else base
 
 
-def derived(point: Point, machine: Machine, base: Machine) -> dict[str, tuple[Value, str]]:
+def derived_fields(point: Point, machine: Machine, base: Machine) -> dict[str, tuple[Value, str]]:
     """Fields that follow from those a point states, each with its value and the reason."""
     return {
         name: (value, REASONS.get(name, "follows from the others"))
@@ -135,14 +135,14 @@ def derived(point: Point, machine: Machine, base: Machine) -> dict[str, tuple[Va
 
 
 def _lookup(machine: Machine, point: Point) -> Callable[[str], Value]:
-    def found(name: str) -> Value:
+    def look_up(name: str) -> Value:
         if name in point:
             return point[name]
         if name == "array.size":
             return max(machine["array.rows"], machine["array.columns"])
         return machine[name]
 
-    return found
+    return look_up
 
 
 OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
@@ -153,7 +153,7 @@ OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-def _parsed(text: str) -> ast.expr:
+def _parse(text: str) -> ast.expr:
     try:
         found = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -170,7 +170,7 @@ def _parsed(text: str) -> ast.expr:
     return found
 
 
-def _evaluated(node: ast.expr, value: Callable[[str], Value], text: str) -> Any:
+def _evaluate(node: ast.expr, value: Callable[[str], Value], text: str) -> Any:
     match node:
         case ast.Constant():
             return node.value
@@ -181,24 +181,24 @@ def _evaluated(node: ast.expr, value: Callable[[str], Value], text: str) -> Any:
             except KeyError:
                 raise ExploreError(f'constraint "{text}": no field "{name}"') from None
         case ast.BoolOp():
-            parts = (_evaluated(each, value, text) for each in node.values)
+            parts = (_evaluate(each, value, text) for each in node.values)
             return all(parts) if isinstance(node.op, ast.And) else any(parts)
         case ast.UnaryOp():
-            inner = _evaluated(node.operand, value, text)
+            inner = _evaluate(node.operand, value, text)
             return not inner if isinstance(node.op, ast.Not) else -inner
         case ast.BinOp():
-            left, right = _evaluated(node.left, value, text), _evaluated(node.right, value, text)
-            return _applied(node.op, left, right, text)
+            left, right = _evaluate(node.left, value, text), _evaluate(node.right, value, text)
+            return _apply(node.op, left, right, text)
         case ast.Compare():
-            operands = [_evaluated(each, value, text) for each in (node.left, *node.comparators)]
+            operands = [_evaluate(each, value, text) for each in (node.left, *node.comparators)]
             return all(
-                _applied(op, *pair, text)
+                _apply(op, *pair, text)
                 for op, pair in zip(node.ops, itertools.pairwise(operands), strict=True)
             )
     raise ExploreError(f'constraint "{text}": not an expression')
 
 
-def _applied(op: ast.AST, left: Any, right: Any, text: str) -> Any:
+def _apply(op: ast.AST, left: Any, right: Any, text: str) -> Any:
     try:
         return OPERATORS[type(op)](left, right)
     except (TypeError, ZeroDivisionError, OverflowError) as error:
@@ -212,7 +212,7 @@ def parsed_values(name: str, given: Any) -> tuple[Value, ...]:
         ExploreError: It is none of them.
     """
     if isinstance(given, dict):
-        return _stepped(name, given)
+        return _stepped_values(name, given)
     values: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -220,7 +220,7 @@ def parsed_values(name: str, given: Any) -> tuple[Value, ...]:
     return tuple(values)
 
 
-def _stepped(name: str, given: Mapping[str, Any]) -> tuple[Value, ...]:
+def _stepped_values(name: str, given: Mapping[str, Any]) -> tuple[Value, ...]:
     low, high = given.get("low"), given.get("high")
     step, factor = given.get("step"), given.get("factor")
     numbers = [each for each in (low, high, step, factor) if each is not None]

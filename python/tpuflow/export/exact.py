@@ -202,7 +202,7 @@ class _Network:
         return self._constants[tensor]
 
 
-def _unsigned(layer: LayerContext, field: str) -> tuple[str, str]:
+def _unsigned_codes(layer: LayerContext, field: str) -> tuple[str, str]:
     """8-bit codes counted from zero, and their zero point: the kind no runtime's kernels saturate with."""
     tape, zero = layer.tape, np.array(layer.zero_point(layer.op[field]) + UNSIGNED, np.uint8)
     if layer.is_constant(field):
@@ -214,7 +214,7 @@ def _unsigned(layer: LayerContext, field: str) -> tuple[str, str]:
 def _conv(layer: LayerContext) -> str:
     """A convolution of 8-bit codes by the operator for them, whose images have their channels first."""
     tape, op, window = layer.tape, layer.op, layer.op["window"]
-    (x, x_zero), (w, w_zero) = _unsigned(layer, "input"), _unsigned(layer, "weights")
+    (x, x_zero), (w, w_zero) = _unsigned_codes(layer, "input"), _unsigned_codes(layer, "weights")
     images, kernels = (tape.op("Transpose", each, perm=[0, 3, 1, 2]) for each in (x, w))
     sums = tape.op(
         "ConvInteger",
@@ -234,7 +234,7 @@ def _conv(layer: LayerContext) -> str:
 def _mat_mul(layer: LayerContext) -> str:
     """A product of 8-bit codes by the operator for them."""
     tape = layer.tape
-    (a, a_zero), (b, b_zero) = _unsigned(layer, "a"), _unsigned(layer, "b")
+    (a, a_zero), (b, b_zero) = _unsigned_codes(layer, "a"), _unsigned_codes(layer, "b")
     sums = tape.cast(tape.op("MatMulInteger", a, b, a_zero, b_zero))
     return layer.finish(sums, None if layer.op.get("bias") is None else layer.value("bias"))
 

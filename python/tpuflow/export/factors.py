@@ -21,7 +21,7 @@ import numpy as np
 from tpuflow.errors import ModelError
 from tpuflow.partitioning import device_networks
 from tpuflow.ptq.channels import Channels, at_ids, note_ids
-from tpuflow.ptq.equalization import STEPS, scaled
+from tpuflow.ptq.equalization import STEPS, scale_channels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,7 +87,7 @@ def with_one_scale(model: FloatModel, graph: Graph | Partitioned[Graph]) -> tupl
             if _is_scaled(tensors[at]):
                 tensors[at] = _one_scale(model, tensors, at, makers.get(at), ids, found)
         plain.append(replace(network, tensors=tuple(tensors)))
-    return scaled(model, channels, np.where(np.isnan(found), 1.0, found)), plain
+    return scale_channels(model, channels, np.where(np.isnan(found), 1.0, found)), plain
 
 
 def _network(graph: Graph) -> Network:

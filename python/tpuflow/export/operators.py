@@ -116,7 +116,7 @@ def _counts(layer: LayerContext, tensor: int, window: Mapping[str, Sequence[int]
     ]
 
 
-def _padded(tape: Tape, value: str, pads: Sequence[int], code: int) -> str:
+def _pad_value(tape: Tape, value: str, pads: Sequence[int], code: int) -> str:
     top, left, bottom, right = pads
     return tape.pad(value, [0, top, left, 0], [0, bottom, right, 0], code)
 
@@ -125,7 +125,7 @@ def _conv(layer: LayerContext) -> str:
     tape, op = layer.tape, layer.op
     weights = layer.elements(op["weights"]).astype(np.float64) - layer.zero_point(op["weights"])
     # Products of codes and their sums stay far below 2^53, where float64 is exact.
-    x = tape.cast(_padded(tape, layer.minus_zero_point("input"), op["window"]["pads"], 0), "float64")
+    x = tape.cast(_pad_value(tape, layer.minus_zero_point("input"), op["window"]["pads"], 0), "float64")
     counts, groups = _counts(layer, op["input"], op["window"]), op["groups"]
     batch, filters, width = layer.shape(op["input"])[0], weights.shape[0] // groups, weights.shape[3]
     sums = []
@@ -151,7 +151,7 @@ def _max_pool(layer: LayerContext) -> str:
     tape, window = layer.tape, layer.op["window"]
     least = -(1 << (layer.bits(layer.op["input"]) - 1))
     taps = tape.taps(
-        _padded(tape, layer.value("input"), window["pads"], least),
+        _pad_value(tape, layer.value("input"), window["pads"], least),
         window,
         _counts(layer, layer.op["input"], window),
     )
@@ -166,7 +166,7 @@ def _average_pool(layer: LayerContext) -> str:
     if list(window["kernel"]) == [height, width] and counts == [1, 1] and not any(pads):
         total = tape.reduce("ReduceSum", x, [1, 2])
     else:
-        total = tape.sum(tape.taps(_padded(tape, x, pads, 0), window, counts))
+        total = tape.sum(tape.taps(_pad_value(tape, x, pads, 0), window, counts))
     inside = [(0, height), (0, width)]
     if op["count_include_pad"]:
         inside = [(-pads[i], inside[i][1] + pads[i + 2] - op["beyond"][i]) for i in (0, 1)]

@@ -24,7 +24,7 @@ def from_saved_model(folder: Path) -> onnx.ModelProto:
     Raises:
         ModelError: If tf2onnx is not installed, or cannot convert it.
     """
-    return _converted("--saved-model", folder)
+    return _run_tf2onnx("--saved-model", folder)
 
 
 def from_tflite(file: Path) -> onnx.ModelProto:
@@ -33,10 +33,10 @@ def from_tflite(file: Path) -> onnx.ModelProto:
     Raises:
         ModelError: If tf2onnx is not installed, or cannot convert it.
     """
-    return _converted("--tflite", file)
+    return _run_tf2onnx("--tflite", file)
 
 
-def _converted(option: str, path: Path) -> onnx.ModelProto:
+def _run_tf2onnx(option: str, path: Path) -> onnx.ModelProto:
     """Runs tf2onnx in a process of its own: TensorFlow takes hold of more than this one should give away."""
     missing = [name for name in ("tensorflow", "tf2onnx") if importlib.util.find_spec(name) is None]
     if missing:

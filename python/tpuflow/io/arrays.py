@@ -66,7 +66,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     Raises:
         SampleError: The file cannot be read, is not complete, or takes more memory than the limit.
     """
-    with _opened(path) as stream:
+    with _open(path) as stream:
         return _Members(stream, str(path)).arrays()
 
 
@@ -76,7 +76,7 @@ def array_headers(path: Path) -> dict[str, Header]:
     Raises:
         SampleError: As for `read_arrays`.
     """
-    with _opened(path) as stream:
+    with _open(path) as stream:
         return _Members(stream, str(path)).headers()
 
 
@@ -86,13 +86,13 @@ def parse_arrays(content: bytes, source: str) -> dict[str, NDArray[Any]]:
     Raises:
         SampleError: As for `read_arrays`.
     """
-    with _told(source):
+    with _translate_errors(source):
         return _Members(BytesIO(content), source).arrays()
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    with _told(str(path)):
+def _open(path: Path) -> Iterator[IO[bytes]]:
+    with _translate_errors(str(path)):
         try:
             stream = path.open("rb")
         except (OSError, ValueError) as error:
@@ -103,7 +103,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _told(source: str) -> Iterator[None]:
+def _translate_errors(source: str) -> Iterator[None]:
     """Errors of libraries as errors about the file."""
     try:
         yield
@@ -142,7 +142,7 @@ class _Members:
             limit = f"{bytes_text(memory_limit())} (TPUFLOW_MEMORY_LIMIT, in bytes)"
             raise SampleError(
                 f"{self._source}: its arrays take {bytes_text(total)}, the largest "
-                f"{_listed(largest, found[largest])}; the limit is {limit}"
+                f"{_entry_text(largest, found[largest])}; the limit is {limit}"
             )
         return found
 
@@ -223,5 +223,5 @@ def _claim(header: Header) -> str:
     return f"{header.dtype} {list(header.shape)}"
 
 
-def _listed(name: str, header: Header) -> str:
+def _entry_text(name: str, header: Header) -> str:
     return f'"{name}" {_claim(header)}' if name else _claim(header)

@@ -109,9 +109,9 @@ class Journal:
                 belongs to something else.
         """
         path = Path(path)
-        lock = _locked(path)
+        lock = _open_locked(path)
         try:
-            with _told(path):
+            with _translate_errors(path):
                 connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
                 connection.execute("PRAGMA synchronous = FULL")
                 found = cls(path, lock, connection)
@@ -135,9 +135,9 @@ class Journal:
         path = Path(path)
         if not path.is_file():
             raise FileError(f"{path}: no such file")
-        lock = _locked(path)
+        lock = _open_locked(path)
         try:
-            with _told(path):
+            with _translate_errors(path):
                 found = cls(path, lock, sqlite3.connect(path, timeout=0, isolation_level=None))
                 if found._number("application_id") != APPLICATION:
                     raise FileError(f"{path}: not a journal of tpuflow")
@@ -212,7 +212,7 @@ class Journal:
 
     def find(self, key: str) -> Any | None:
         """What came out of a trial; None if it has not been finished."""
-        with _told(self.path):
+        with _translate_errors(self.path):
             row = self._connection.execute("SELECT content FROM trials WHERE key = ?", (key,)).fetchone()
         return None if row is None else json.loads(row[0])
 
@@ -232,12 +232,12 @@ class Journal:
             FileError: The file cannot be written.
         """
         values = (number, key, seed, self._package, self._inputs, seconds, json.dumps(content))
-        with _told(self.path):
+        with _translate_errors(self.path):
             self._connection.execute("INSERT INTO trials VALUES (?, ?, ?, ?, ?, ?, ?)", values)
 
     def rows(self) -> Iterator[Row]:
         """All finished trials by number."""
-        with _told(self.path):
+        with _translate_errors(self.path):
             query = "SELECT number, key, seed, seconds, content FROM trials ORDER BY number"
             for number, key, seed, seconds, content in self._connection.execute(query).fetchall():
                 yield Row(number, key, seed, seconds, json.loads(content))
@@ -272,7 +272,7 @@ def journal_beside(output: str | Path) -> Path | None:
     return path.with_name(f"{path.name}.journal")
 
 
-def _locked(path: Path) -> int:
+def _open_locked(path: Path) -> int:
     """The descriptor of a locked file, made if there is none."""
     while True:
         try:
@@ -294,7 +294,7 @@ def _locked(path: Path) -> int:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _translate_errors(path: Path) -> Iterator[None]:
     """Errors of SQLite as errors that name the file."""
     try:
         yield

@@ -190,7 +190,7 @@ class Samples:
         wanted = {at * self.count // count for at in range(count)}
         return self.of_rows([row for at, row in enumerate(self.rows()) if at in wanted])
 
-    def shuffled(self, seed: int) -> Samples:
+    def shuffle(self, seed: int) -> Samples:
         """The samples in another order: files among each other, and the samples within each of them."""
         generator = np.random.default_rng(seed)
         if not all(isinstance(source, Path) for source in self._sources):
@@ -285,7 +285,7 @@ def load_labeled(path: str | Path, ports: Sequence[Port]) -> tuple[Samples, Arra
     arrays = read_arrays(Path(path))
     labels = arrays.pop(LABELS, None)
     if labels is None:
-        raise SampleError(f'{path}: array "{LABELS}" is missing, it has {_listed(arrays)}')
+        raise SampleError(f'{path}: array "{LABELS}" is missing, it has {_list_names(arrays)}')
     samples = Samples.of(arrays, ports, str(path))
     if labels.ndim == 0 or labels.shape[0] != samples.count:
         raise SampleError(
@@ -375,12 +375,12 @@ def _check(arrays: Mapping[str, Array], ports: Sequence[Port], source: str) -> t
     names = [port.name for port in ports]
     for name in arrays:
         if name not in names:
-            raise SampleError(f'{source}: unknown input "{name}" (inputs: {_listed(names)})')
+            raise SampleError(f'{source}: unknown input "{name}" (inputs: {_list_names(names)})')
     counts: dict[str, int] = {}
     batches: dict[str, int] = {}
     for port in ports:
         if port.name not in arrays:
-            raise SampleError(f'{source}: input "{port.name}" is missing, there is {_listed(arrays)}')
+            raise SampleError(f'{source}: input "{port.name}" is missing, there is {_list_names(arrays)}')
         array, where = arrays[port.name], f'{source}: input "{port.name}"'
         batches[port.name] = _check_array(array, port, where)
         counts[port.name] = array.shape[0]
@@ -432,7 +432,7 @@ def _read(path: Path, ports: Sequence[Port]) -> dict[str, Array]:
     }
 
 
-def _listed(names: Sequence[str] | Mapping[str, Any]) -> str:
+def _list_names(names: Sequence[str] | Mapping[str, Any]) -> str:
     return ", ".join(f'"{name}"' for name in names) or "none"
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, overload
 
-from tpuflow.config import Config, scoped
+from tpuflow.config import Config, resolve_layers
 from tpuflow.errors import UnsupportedModelError
 from tpuflow.frontend import FloatModel
 from tpuflow.frontend.values import factors_of
@@ -102,7 +102,7 @@ def lower(
             "`tpuflow.ptq.with_factors(model, ranges.factors)`"
         )
     normalized = whole.model if isinstance(whole, FloatModel) else whole
-    config = as_target_has(scoped(config, normalized), normalized)
+    config = as_target_has(resolve_layers(config, normalized), normalized)
     if isinstance(model, PartitionedModel):
         return quantize_segments(model, bounds, config, means, errors)
     if isinstance(model, FloatModel) and model.findings:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tpuflow.config import FLOATS, SHOWN, Config, LayerConfig, layer_names, scoped
+from tpuflow.config import FLOATS, SHOWN, Config, LayerConfig, layer_names, resolve_layers
 from tpuflow.config.models import SECTIONS
 from tpuflow.config.section import is_per_layer
 from tpuflow.config.spellings import GRIDS
@@ -67,7 +67,7 @@ def by_layer(
         ranges: The ranges it was made with, to be shown.
         alike: TensorSimilarity to float of the model's tensors, to be shown.
     """
-    config = scoped(config, model)
+    config = resolve_layers(config, model)
     keys = [
         key
         for section in SECTIONS.values()
@@ -79,8 +79,8 @@ def by_layer(
 
     def settings(names: list[str], *, weights: bool) -> dict[str, Any]:
         if published:
-            return _published(config, names, weights=weights)
-        said = _said(config.layers, names)
+            return _published_values(config, names, weights=weights)
+        said = _last_entries(config.layers, names)
         return {key: said.get(key) for key in keys}
 
     def quantization(tensors: list[Tensor]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -97,7 +97,7 @@ def by_layer(
     for network in device_networks(graph):
         stored = network.tensors
         for tensor in (stored[index] for index in network.inputs):
-            name = _named(tensor)
+            name = _model_tensor(tensor)
             if name in known and name is not None and name not in found:
                 found[name] = settings([name], weights=False) | {
                     SHOWN: {
@@ -126,7 +126,7 @@ def by_layer(
     return found
 
 
-def _published(config: Config, names: list[str], *, weights: bool) -> dict[str, Any]:
+def _published_values(config: Config, names: list[str], *, weights: bool) -> dict[str, Any]:
     """Every value that holds for a layer, by the names of text files; those of weights where it has some."""
     quantize = config.quantization(*names)
     calibrate = config.calibration(*names)
@@ -176,7 +176,7 @@ def _as_multiplier(facts: dict[str, Any], config: Config, *, weights: bool) -> d
     return found
 
 
-def _said(entries: tuple[LayerConfig, ...], names: list[str]) -> dict[str, Any]:
+def _last_entries(entries: tuple[LayerConfig, ...], names: list[str]) -> dict[str, Any]:
     """What the entries that fit say, the last one of each key."""
     said: dict[str, Any] = {}
     for entry in entries:
@@ -185,7 +185,7 @@ def _said(entries: tuple[LayerConfig, ...], names: list[str]) -> dict[str, Any]:
     return said
 
 
-def _named(tensor: Tensor) -> str | None:
+def _model_tensor(tensor: Tensor) -> str | None:
     """The model's tensor it stands for."""
     if tensor.source_json is None:
         return None
@@ -194,7 +194,7 @@ def _named(tensor: Tensor) -> str | None:
 
 
 def _similarity(tensor: Tensor, alike: Mapping[str, TensorSimilarity] | None) -> dict[str, float]:
-    found = None if alike is None else alike.get(_named(tensor) or "")
+    found = None if alike is None else alike.get(_model_tensor(tensor) or "")
     return {} if found is None else {"similarity": found.cosine, "MSE": found.mse}
 
 
@@ -214,7 +214,7 @@ def _quantization(
                 "qmax": int(limits.max),
                 "qinvariant": one and tensor.scale == [1.0] and tensor.zero_point == 0,
             }
-        source = _named(tensor)
+        source = _model_tensor(tensor)
         seen = ranges.tensors.get(source) if ranges is not None and source is not None else None
         if seen is not None:
             facts |= {

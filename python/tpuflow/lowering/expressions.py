@@ -43,13 +43,13 @@ class Symbol:
     def step(self, name: str, *others: Symbol | float) -> Symbol:
         """A primitive of this value and further ones."""
         operands = [self.index, *(self.constant(other).index for other in others)]
-        return self._added({name: operands if others else self.index})
+        return self._append({name: operands if others else self.index})
 
     def constant(self, value: Symbol | float) -> Symbol:
         """A number as a value of the same program."""
-        return value if isinstance(value, Symbol) else self._added({"constant": float(value)})
+        return value if isinstance(value, Symbol) else self._append({"constant": float(value)})
 
-    def _added(self, step: StepFields) -> Symbol:
+    def _append(self, step: StepFields) -> Symbol:
         if step not in self.steps:
             self.steps.append(step)
         return Symbol(self.steps, self.steps.index(step) + 1)

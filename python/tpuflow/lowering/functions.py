@@ -102,7 +102,7 @@ def _pow(node: ir.Node) -> Function:
     return lambda x: np.maximum(x, 0.0) ** exponent
 
 
-def _rounded(rounding: Function) -> Function:
+def _rounding_function(rounding: Function) -> Function:
     """A function that cuts fractions off: codes stand for halves and wholes up to the rounding of a step."""
 
     def near(x: Array) -> Array:
@@ -124,14 +124,14 @@ FUNCTIONS: dict[str, Callable[[ir.Node], Function]] = {
     "Asinh": _plain(np.arcsinh),
     "Atan": _plain(np.arctan),
     "Atanh": _plain(lambda x: np.arctanh(np.clip(x, -1.0, 1.0))),
-    "Ceil": _plain(_rounded(np.ceil)),
+    "Ceil": _plain(_rounding_function(np.ceil)),
     "Celu": _celu,
     "Cos": _plain(np.cos),
     "Cosh": _plain(np.cosh),
     "Elu": _elu,
     "Erf": _plain(_erf),
     "Exp": _plain(np.exp),
-    "Floor": _plain(_rounded(np.floor)),
+    "Floor": _plain(_rounding_function(np.floor)),
     "Gelu": _gelu,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _plain(lambda x: x * np.clip(x / 6.0 + 0.5, 0.0, 1.0)),
@@ -141,7 +141,7 @@ FUNCTIONS: dict[str, Callable[[ir.Node], Function]] = {
     "Neg": _plain(np.negative),
     "Pow": _pow,
     "Reciprocal": _plain(lambda x: 1.0 / x),
-    "Round": _plain(_rounded(np.rint)),
+    "Round": _plain(_rounding_function(np.rint)),
     "Selu": _selu,
     "Shrink": _shrink,
     "Sigmoid": _plain(_sigmoid),

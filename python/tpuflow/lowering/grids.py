@@ -26,7 +26,7 @@ from tpuflow.lowering.neighbors import (
     padding,
     whole_numbers,
 )
-from tpuflow.lowering.nodes import attribute, constant, given, is_constant, sole_user
+from tpuflow.lowering.nodes import attribute, constant, input_or_none, is_constant, sole_user
 from tpuflow.lowering.plan import CLAMPS, LINEAR, Step
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError
 from tpuflow.lowering.scheme import Quant
@@ -131,7 +131,7 @@ class Grids:
         """
         producer = value.producer()
         if producer is not None and self.has_fixed_range(value):
-            return self._bounded(producer)
+            return self._range_within_bounds(producer)
         stated = self._ranges.get(value.name or "")
         if stated is None:
             raise QuantizeError(f'tensor "{value.name}" has no range: calibrate this model again')
@@ -149,16 +149,16 @@ class Grids:
             )
         if found[1] - found[0] < scheme.SMALLEST_SPAN:
             known = scheme.SMALLEST_SPAN <= kept[1] - kept[0] < math.inf
-            return kept if known else self._neighbors.borrowed(value) or found
+            return kept if known else self._neighbors.neighbor_range(value) or found
         if found[0] > found[1]:
             raise QuantizeError(f'tensor "{value.name}" has an empty range, {found[0]} to {found[1]}')
         return found
 
-    def stated(self, value: ir.Value | None) -> Range | None:
+    def stated_range(self, value: ir.Value | None) -> Range | None:
         """The range of a constant, where ranges hold one."""
         return None if value is None else self._ranges.get(value.name or "")
 
-    def _bounded(self, node: ir.Node) -> tuple[float, float]:
+    def _range_within_bounds(self, node: ir.Node) -> tuple[float, float]:
         """What an operator with bounds gives for all that the grid of its operand holds.
 
         A share is largest where one element of a row is at the upper end and all others at the lower one.
@@ -183,18 +183,18 @@ class Grids:
         following: Step | None = step
         while following is not None and (known := self._targets.get(following.output)) is None:
             passed.append(following.output)
-            following, known = self._followed(following)
+            following, known = self._grid_source(following)
         assert known is not None, "the last step has a grid of its own"
         self._targets.update(dict.fromkeys(passed, known))
         return known
 
-    def _followed(self, step: Step) -> tuple[Step, None] | tuple[None, Quant]:
+    def _grid_source(self, step: Step) -> tuple[Step, None] | tuple[None, Quant]:
         """The step whose output a step's own has the quantisation of; where there is none, that one."""
         if step.output.dtype == ir.DataType.BOOL:
             return None, TRUTH
         dtype = self.dtype_of(step)
         if scheme.is_float(dtype):
-            self._settings.replaced(step.names, *OF_CODES)
+            self._settings.note_overridden(step.names, *OF_CODES)
             return None, scheme.floating(dtype)
         value, source = step.output, step.output
         while (user := sole_user(value)) is not None:
@@ -212,7 +212,7 @@ class Grids:
             if not passes or user.inputs[0] is not value or self._settings.explicit(follower.names, "dtype"):
                 break
             value = follower.output
-        allowed = self._settings.allowed(step.names, step.node.op_type)
+        allowed = self._settings.within_target(step.names, step.node.op_type)
         return None, self.own(step.names, source, allowed.model_copy(update={"dtype": dtype}))
 
     def _within(self, value: ir.Value, number: float) -> bool:
@@ -229,11 +229,11 @@ class Grids:
             names = step.names
             dtype: scheme.DType = self._settings.of(names).dtype
             self._dtypes[step.output] = self._settings.target.element_type(
-                step.node.op_type, names[0] if names else "", self._wanted(step, dtype), dtype
+                step.node.op_type, names[0] if names else "", self._preferred_dtype(step, dtype), dtype
             )
         return self._dtypes[step.output]
 
-    def _wanted(self, step: Step, dtype: scheme.DType) -> scheme.DType:
+    def _preferred_dtype(self, step: Step, dtype: scheme.DType) -> scheme.DType:
         """The element type that suits a step whose configuration says `dtype`."""
         if self._settings.explicit(step.names, "dtype") or scheme.is_float(dtype):
             return dtype
@@ -267,7 +267,7 @@ class Grids:
     def own(self, names: Sequence[str], value: ir.Value, config: QuantizeConfig) -> Quant:
         """The quantisation from a value's own range, for the layer known by `names`, which notes its keys."""
         if scheme.is_float(config.dtype):
-            self._settings.replaced(names, *OF_CODES)
+            self._settings.note_overridden(names, *OF_CODES)
         else:
             calibrated = () if self.has_fixed_range(value) else (RANGE,)
             self._settings.honors(names, GRID, SCALE, *calibrated)
@@ -279,7 +279,7 @@ class Grids:
             return scheme.floating(config.dtype)
         low, high = self.unified.get(value) or self.range_of(value)
         wide = config.dtype == "int16" and not self.has_fixed_range(value)
-        grid = grid_of(*self._reached(value, config), config) if wide else grid_of(low, high, config)
+        grid = grid_of(*self._int16_reach(value, config), config) if wide else grid_of(low, high, config)
         if value in self.unified or config.power_of_two:
             return grid
         if numbers := self._whole_numbers.get(value):
@@ -294,7 +294,7 @@ class Grids:
         stated = None if value in self.unified else self._ranges.get(value.name or "")
         return 1.0 + (config.headroom_16 - 1.0) * (1.0 if stated is None else stated.margin)
 
-    def _reached(self, value: ir.Value, config: QuantizeConfig) -> tuple[float, float]:
+    def _int16_reach(self, value: ir.Value, config: QuantizeConfig) -> tuple[float, float]:
         """What the 16-bit grid of a value holds: range and margin, but nothing its function never gives."""
         low, high = self.unified.get(value) or self.range_of(value)
         reach = self._reach(value, config)
@@ -346,7 +346,7 @@ def stated_grid(node: ir.Node) -> Quant:
     Raises:
         UnsupportedNodeError: If it differs by channel or block, or has a type other than 8 or 16 bits.
     """
-    scale, zero = constant(node.inputs[1]), constant(given(node, 2))
+    scale, zero = constant(node.inputs[1]), constant(input_or_none(node, 2))
     if scale is None or scale.size != 1 or (zero is not None and zero.size != 1):
         raise UnsupportedNodeError("one scale and zero point per tensor", "y_scale")
     codes = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]

@@ -69,10 +69,10 @@ def int16_values(nodes: Iterable[ir.Node], *, norms: bool, softmax: bool) -> fro
     found = _behind([node.inputs[0] for node in ordered if node.op_type in heads], MOVES | JOINS | AVERAGES)
     found |= _behind([node.inputs[0] for node in ordered if node.op_type in TO_WHOLE], MOVES)
     shares = {node.outputs[0] for node in ordered if softmax and node.op_type == "Softmax"}
-    return frozenset(found | shares | (_turned(ordered) if softmax else set()))
+    return frozenset(found | shares | (_rotary_values(ordered) if softmax else set()))
 
 
-def _turned(nodes: Iterable[ir.Node]) -> set[ir.Value]:
+def _rotary_values(nodes: Iterable[ir.Node]) -> set[ir.Value]:
     """What is multiplied by the rows of a table of positions, these rows, and the products."""
     rows: set[ir.Value] = set()
     products = []

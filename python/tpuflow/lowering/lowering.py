@@ -3,7 +3,7 @@
 Every value of the model is held as a `StoredValue`: a tensor of the graph, a `View` that says how the value
 lies in it, and the quantisation its consumers calculate with. Operators that only regroup, permute, cut or
 repeat elements, or multiply by a positive constant, change the view or the scale and emit nothing. An
-operator that needs its operand in a certain order asks for it (`arranged`, `whole`, `rows`), and one
+operator that needs its operand in a certain order asks for it (`rearrange`, `whole`, `rows`), and one
 `Rearrange` is emitted where the view differs.
 
 `walk` goes through the model; operators call the methods of its context.
@@ -51,7 +51,7 @@ from tpuflow.lowering.scheme import Quant
 from tpuflow.lowering.settings import REQUANT, WIDE_TABLE, Settings
 from tpuflow.lowering.states import ROW_ORDER, ROWS, row_shape, states_of
 from tpuflow.lowering.tables import SampledFunction, sample
-from tpuflow.lowering.unify import cached, unified
+from tpuflow.lowering.unify import cache_ranges, unified_ranges
 from tpuflow.lowering.view import View
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ class Lowering:
         gates_apart = usual.swish_layer_mode == "product" and not scheme.is_float(usual.dtype)
         self.steps = plan(self.graph, fuse_tables=usual.fuse_tables, gates_apart=gates_apart)
         self.grids = Grids(ranges, self.settings, {node: step for step in self.steps for node in step.nodes})
-        caches = cached(self.steps, self.grids)
-        self.grids.unified = {**caches, **unified(self.steps, self.grids, self.settings)}
+        caches = cache_ranges(self.steps, self.grids)
+        self.grids.unified = {**caches, **unified_ranges(self.steps, self.grids, self.settings)}
         self._means = means or {}
         self._errors = errors or {}
         self.stored: dict[ir.Value, StoredValue] = {}
@@ -120,7 +120,7 @@ class Lowering:
 
     def config(self, step: Step) -> QuantizeConfig:
         """The configuration that holds for a step."""
-        return self.settings.allowed(step.names, step.node.op_type)
+        return self.settings.within_target(step.names, step.node.op_type)
 
     def mean(self, value: ir.Value, axis: int) -> npt.NDArray[np.float64] | None:
         """The average of a value by index of `axis`, if it was calibrated.
@@ -140,7 +140,7 @@ class Lowering:
 
     # Operands in the order an operator needs.
 
-    def arranged(
+    def rearrange(
         self,
         value: ir.Value,
         permutation: Sequence[int] | None = None,
@@ -171,7 +171,7 @@ class Lowering:
         stored = self.stored[value]
         if stored.view.covers(stored.elements):
             return stored
-        return self.arranged(value, natural_order(stored.view))
+        return self.rearrange(value, natural_order(stored.view))
 
     def rows(self, value: ir.Value, axis: int) -> StoredValue:
         """The value as all of a tensor whose last axis is `axis`, the others in any order."""
@@ -181,7 +181,7 @@ class Lowering:
         if innermost and stored.shape[-1:] == (extent,) and stored.view.covers(stored.elements):
             return stored
         others = [a for a in natural_order(stored.view) if a != axis]
-        return self.arranged(value, [*others, axis])
+        return self.rearrange(value, [*others, axis])
 
     def images(self, value: ir.Value) -> StoredValue:
         """A value `[n, c, h, w]` as the tensor `[n, h, w, c]`.
@@ -193,7 +193,7 @@ class Lowering:
             raise UnsupportedNodeError(
                 f"operand of shape {list(self.stored[value].view.shape)} is not [n, c, h, w]"
             )
-        return self.arranged(value, (0, 2, 3, 1))
+        return self.rearrange(value, (0, 2, 3, 1))
 
     def truths(self, value: ir.Value, order: Sequence[int], shape: Shape) -> int:
         """Truth values computed at run time, broadcast to `shape`, as a tensor in an axis order.
@@ -205,9 +205,9 @@ class Lowering:
         if stored.quant is None or stored.grid.dtype != "int8":
             raise UnsupportedNodeError("truth values are computed elsewhere")
         spread = replace(stored, view=stored.view.expand(shape))
-        return self.arranged(value, order, stored=spread).tensor
+        return self.rearrange(value, order, stored=spread).tensor
 
-    def requantized(self, value: ir.Value, quant: Quant) -> StoredValue:
+    def requantize(self, value: ir.Value, quant: Quant) -> StoredValue:
         """The value with another quantisation; a `Rescale` where it differs."""
         stored = self.stored[value]
         if stored.quant == quant:
@@ -240,14 +240,14 @@ class Lowering:
         Where the configuration names another type for it, the codes are requantised.
         """
         self.stored[step.output] = replace(source or self.stored[self.operand(step.node, 0)], view=view)
-        self.converted(step)
+        self.convert_output(step)
 
-    def converted(self, step: Step) -> None:
+    def convert_output(self, step: Step) -> None:
         """Gives the output of a step that only passes codes on the type an entry asks for."""
         quant = self.stored[step.output].quant
         wanted = self.settings.explicit(step.names, "dtype")
         if wanted is not None and quant is not None and wanted != quant.dtype:
-            self.stored[step.output] = self.requantized(step.output, self.grids.target(step))
+            self.stored[step.output] = self.requantize(step.output, self.grids.target(step))
 
     def rounding(
         self, factors: Sequence[float], quant: Quant, activation: ir.Node | None = None, *, wide: bool
@@ -327,7 +327,7 @@ class Lowering:
         """
         if node.op_type not in EXPRESSIONS:
             raise UnsupportedNodeError(f"function has no form in {target.dtype}")
-        return {"float": {"function": program(_shifted(EXPRESSIONS[node.op_type](node), step.shift))}}
+        return {"float": {"function": program(_add_shift(EXPRESSIONS[node.op_type](node), step.shift))}}
 
     def code_function(self, step: Step, node: ir.Node, source: Quant, target: Quant) -> TableFields:
         """A node's function as a table of codes.
@@ -337,7 +337,7 @@ class Lowering:
         """
         if node.op_type not in FUNCTIONS:
             raise UnsupportedNodeError(f"function has no form in {target.dtype}")
-        function = _shifted(FUNCTIONS[node.op_type](node), step.shift)
+        function = _add_shift(FUNCTIONS[node.op_type](node), step.shift)
         return self.table(step, SampledFunction(function, source, target, PERIODS.get(node.op_type)))
 
     def table(self, step: Step, sampled: SampledFunction) -> TableFields:
@@ -546,6 +546,6 @@ def _by_index(
     return np.array(found.values, np.float64)
 
 
-def _shifted(function: Callable[[Any], Any], shift: float) -> Callable[[Any], Any]:
+def _add_shift(function: Callable[[Any], Any], shift: float) -> Callable[[Any], Any]:
     """A function with a constant added to its results."""
     return (lambda x: function(x) + shift) if shift else function

@@ -16,7 +16,7 @@ import numpy as np
 
 from tpuflow.frontend.values import MASKED, bound_of
 from tpuflow.lowering import scheme
-from tpuflow.lowering.nodes import attribute, constant, float_constant, given, sole_user
+from tpuflow.lowering.nodes import attribute, constant, float_constant, input_or_none, sole_user
 from tpuflow.lowering.plan import CLAMPS, TO_WHOLE
 from tpuflow.lowering.registry import VIEWS
 
@@ -52,7 +52,7 @@ class Neighbors:
     def __init__(self, ranges: Mapping[str, Range]) -> None:
         self._ranges = ranges
 
-    def borrowed(self, value: ir.Value) -> tuple[float, float] | None:
+    def neighbor_range(self, value: ir.Value) -> tuple[float, float] | None:
         """The range of what a value of zero range is joined with: a step of its own would say nothing.
 
         A scale of 1 beside a far smaller one would leave the other operand of a sum few codes, or none.
@@ -63,16 +63,16 @@ class Neighbors:
             if node.op_type in JOINING:
                 first = 1 if node.op_type == "Where" else 0
                 others = [each for each in (*node.inputs[first:], *node.outputs) if each is not value]
-                found += [pair for each in others if (pair := self.observed(each)) is not None]
+                found += [pair for each in others if (pair := self.observed_range(each)) is not None]
             elif (node.op_type in VIEWS or node.op_type in CODES_PASS) and use.idx == 0:
-                further = self.borrowed(node.outputs[0])
+                further = self.neighbor_range(node.outputs[0])
                 found += [] if further is None else [further]
             elif node.op_type == "Mul" and (factor := _constant_factor(node, use.idx)):
                 # What is multiplied is aligned with its factor: a step of 1 would be one of the factor.
                 made = node.outputs[0]
-                low, high = self.observed(made) or (0.0, 0.0)
+                low, high = self.observed_range(made) or (0.0, 0.0)
                 unknown = high - low < scheme.SMALLEST_SPAN
-                further = (self.told_apart(made) or self.borrowed(made)) if unknown else None
+                further = (self.told_apart(made) or self.neighbor_range(made)) if unknown else None
                 found += [] if further is None else [(further[0] / factor, further[1] / factor)]
         usable = [(low, high) for low, high in found if high - low >= scheme.SMALLEST_SPAN]
         return (min(low for low, _ in usable), max(high for _, high in usable)) if usable else None
@@ -104,7 +104,7 @@ class Neighbors:
         made, clamped = node.outputs[0], sole_user(node.outputs[0])
         if clamped is not None and clamped.op_type in CLAMPS:
             made = clamped.outputs[0]
-        reached, beside = self.observed(made), self.observed(node.inputs[1 - index])
+        reached, beside = self.observed_range(made), self.observed_range(node.inputs[1 - index])
         if reached is None or beside is None:
             return None
         (low, high), (least, largest) = reached, beside
@@ -114,7 +114,7 @@ class Neighbors:
             return low - largest, high - least
         return (low + least, high + largest) if index == 0 else (least - high, largest - low)
 
-    def observed(self, value: ir.Value | None) -> tuple[float, float] | None:
+    def observed_range(self, value: ir.Value | None) -> tuple[float, float] | None:
         """The range calibration found of a value, or that of a constant's elements; None without any."""
         if value is None:
             return None
@@ -181,7 +181,7 @@ def padding(node: ir.Node) -> float | None:
     """What a node pads with, if it does so with a constant other than zero."""
     if node.op_type != "Pad" or attribute(node, "mode", "constant") != "constant":
         return None
-    fill = constant(given(node, 2))
+    fill = constant(input_or_none(node, 2))
     return None if fill is None or not fill.size else float(fill.item()) or None
 
 

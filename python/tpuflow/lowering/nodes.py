@@ -14,7 +14,7 @@ __all__ = [
     "attribute",
     "constant",
     "float_constant",
-    "given",
+    "input_or_none",
     "is_constant",
     "operator",
     "shape_of",
@@ -35,7 +35,7 @@ def attribute(node: ir.Node, name: str, default: T) -> T:
     return cast("T", value)
 
 
-def given(node: ir.Node, index: int) -> ir.Value | None:
+def input_or_none(node: ir.Node, index: int) -> ir.Value | None:
     """Input `index`, None where it is left out."""
     return node.inputs[index] if index < len(node.inputs) else None
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from tpuflow.frontend.values import MASKED, is_shifted
 from tpuflow.lowering.functions import FUNCTIONS
-from tpuflow.lowering.nodes import constant, float_constant, given, is_constant, shape_of, sole_user
+from tpuflow.lowering.nodes import constant, float_constant, input_or_none, is_constant, shape_of, sole_user
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -127,7 +127,7 @@ def _is_activation(last: ir.Node, head: ir.Node, follower: ir.Node, fused: Colle
     if follower.inputs[0] is not last.outputs[0]:
         return False
     if follower.op_type in CLAMPS:
-        bounds = [given(follower, i) for i in (1, 2)]
+        bounds = [input_or_none(follower, i) for i in (1, 2)]
         known = all(bound is None or is_constant(bound) for bound in bounds)
         return known and head.op_type in LINEAR | CLAMPING
     if follower.op_type == "Pow" and not is_scalar(follower.inputs[1]):

@@ -33,7 +33,7 @@ __all__ = [
     "is_float",
     "mean_error",
     "on_steps",
-    "rounded",
+    "round_to",
     "stated_steps",
     "symmetric",
     "weights",
@@ -89,7 +89,7 @@ def floating(dtype: DType) -> Quant:
     return Quant(dtype, 1.0, 0, 0, 0)
 
 
-def rounded(values: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
+def round_to(values: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
     """Numbers rounded once, half to even, to a floating type; what exceeds it becomes infinite."""
     if dtype != "bfloat16":
         with np.errstate(over="ignore"):
@@ -141,14 +141,14 @@ class Quant:
     def codes(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Nearest elements, saturated where they are codes, of type `dtype`."""
         if self.is_float:
-            return rounded(values, self.dtype)
+            return round_to(values, self.dtype)
         return codes(values, self.scale, self.zero_point, self.lo, self.hi, self.dtype)
 
     def code(self, value: float) -> int:
         """The saturated code of one number, infinities included."""
         return int(self.codes(np.array(value))[()])
 
-    def scaled(self, factor: float) -> Quant:
+    def scale_by(self, factor: float) -> Quant:
         """The same codes standing for `factor` times the numbers, `factor > 0`."""
         return replace(self, scale=float(np.float32(self.scale * factor)))
 
@@ -381,7 +381,7 @@ def asymmetric_channels(
     return np.clip(np.rint(array / scale.reshape(shape)), first, first + levels).astype(np.int16), scale
 
 
-def clustered(codes: npt.NDArray[np.integer[Any]], count: int) -> npt.NDArray[Any]:
+def cluster_codes(codes: npt.NDArray[np.integer[Any]], count: int) -> npt.NDArray[Any]:
     """The codes with at most `count` different ones, of the least sum of squared changes.
 
     Clusters of numbers on a line are intervals, so the best ones of the first `n` values are a best division

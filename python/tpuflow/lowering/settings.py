@@ -98,13 +98,13 @@ class Settings:
             self._resolved[key] = self.defaults.model_copy(update=changes)
         return self._resolved[key]
 
-    def allowed(self, names: Sequence[str], operator: str) -> QuantizeConfig:
+    def within_target(self, names: Sequence[str], operator: str) -> QuantizeConfig:
         """The configuration of a layer within what the target allows.
 
         Raises:
             ConfigError: If it asks for more.
         """
-        return self.target.adapted(operator, names[0] if names else "", self.of(names))
+        return self.target.adapt(operator, names[0] if names else "", self.of(names))
 
     def explicit(self, names: Sequence[str], key: str) -> Any:
         """What an entry says about `key` for a layer, None where none does."""
@@ -114,12 +114,12 @@ class Settings:
                 found = entry.overrides().get(key, found)
         return found
 
-    def stated(self, names: Sequence[str], key: str) -> Any:
+    def explicit_only(self, names: Sequence[str], key: str) -> Any:
         """As `explicit`, but for what is set by itself and not by a preset."""
         found = None
         for entry in self.entries:
             if any(entry.fits(name) for name in names):
-                found = entry.stated().get(key, found)
+                found = entry.explicit_fields().get(key, found)
         return found
 
     def honors(self, names: Sequence[str], *needs: str) -> None:
@@ -128,7 +128,7 @@ class Settings:
             if any(map(entry.fits, names)):
                 self._honored.setdefault(index, set()).update(needs)
 
-    def replaced(self, names: Sequence[str], *needs: str) -> None:
+    def note_overridden(self, names: Sequence[str], *needs: str) -> None:
         """Notes that a layer in floats would have had these but for a later entry that made it so."""
         fitting = [index for index, entry in enumerate(self.entries) if any(map(entry.fits, names))]
         typed = [index for index in fitting if self.entries[index].overrides().get("dtype") in FLOATS]
@@ -153,7 +153,7 @@ class Settings:
         return [
             (entry, key)
             for index, entry in enumerate(self.entries)
-            for key in entry.stated()
+            for key in entry.explicit_fields()
             if key in NEEDS and NEEDS[key] not in self._honored.get(index, ())
         ]
 

@@ -24,7 +24,7 @@ from tpuflow.lowering import scheme
 from tpuflow.lowering.blocks import in_blocks
 from tpuflow.lowering.grids import float_clamp
 from tpuflow.lowering.layout import StoredValue
-from tpuflow.lowering.nodes import given
+from tpuflow.lowering.nodes import input_or_none
 from tpuflow.lowering.packed import Packed, pack, packed_codes
 from tpuflow.lowering.plan import CLAMPS
 from tpuflow.lowering.scheme import Quant
@@ -205,14 +205,14 @@ def sums(context: Lowering, step: Step, stored: StoredValue, real: LinearParamet
     largest = float(1 << (_bias_bits(context, step, wide=wide) - 1)) - 1.0
     fraction = math.ldexp(end.scale, (15 if wide else 14) - (47 if wide else 31))
     floor = np.maximum(np.abs(bias) / (largest / 2), fraction) / stored.grid.scale
-    packed = _packed(context, step, real.weights, real.steps, floor) if by_block else None
+    packed = _packed_weights(context, step, real.weights, real.steps, floor) if by_block else None
     codes, scales, zero = (
         (packed.elements(), packed.columns, 0)
         if packed is not None
         else _weight_codes(context, step, real, dtype, floor, by_channel=by_channel)
     )
     if config.weight_clusters is not None:
-        codes = _clustered(step, codes, config.weight_clusters, packed)
+        codes = _cluster(step, codes, config.weight_clusters, packed)
     if real.mean is not None and config.bias_correction:
         about = codes if zero == 0 else codes.astype(np.int32) - zero
         bias = bias - scheme.mean_error(real.weights, about, scales, real.axis, real.mean)
@@ -280,7 +280,7 @@ def _weight_codes(
     return codes, scales, 0
 
 
-def _packed(
+def _packed_weights(
     context: Lowering, step: Step, weights: Weights, steps: npt.NDArray[Any] | None, floor: Array
 ) -> Packed | None:
     """Weights of 4 bits in blocks: those the model states, or those the configuration asks for."""
@@ -354,9 +354,9 @@ def _reach(
     Raises:
         RangesError: The model should state it and does not.
     """
-    value = given(step.node, 1)
+    value = input_or_none(step.node, 1)
     try:
-        return weight_reach(weights, axis, config, context.grids.stated(value))
+        return weight_reach(weights, axis, config, context.grids.stated_range(value))
     except RangesError as error:
         raise RangesError(f'layer "{step.names[0]}": {error}') from None
 
@@ -382,7 +382,7 @@ def _check_channels(step: Step, config: QuantizeConfig) -> None:
         raise ConfigError(f'"{step.names[0]}": weights with a zero point per channel have at most 15 bits')
 
 
-def _clustered(step: Step, codes: Codes, count: int, packed: Packed | None) -> Codes:
+def _cluster(step: Step, codes: Codes, count: int, packed: Packed | None) -> Codes:
     """Weights that take so many codes.
 
     Raises:
@@ -392,7 +392,7 @@ def _clustered(step: Step, codes: Codes, count: int, packed: Packed | None) -> C
         raise ConfigError(
             f'"{step.names[0]}": weight_clusters is for weights of at most 8 bits, one scale a channel'
         )
-    return scheme.clustered(codes, count)
+    return scheme.cluster_codes(codes, count)
 
 
 def _bias_bits(context: Lowering, step: Step, *, wide: bool) -> int:
@@ -404,7 +404,7 @@ def _bias_bits(context: Lowering, step: Step, *, wide: bool) -> int:
     wanted = context.config(step).bias_bits
     if wide:
         return wanted or 48
-    if (context.settings.stated(step.names, "bias_bits") or 0) > 32:
+    if (context.settings.explicit_only(step.names, "bias_bits") or 0) > 32:
         context.settings.refuse(
             f'layers: "{step.names[0]}" has 8-bit operands: its bias holds at most 32 bits, not {wanted}'
         )

@@ -142,7 +142,7 @@ def sample(sampled: SampledFunction, table_bits: int, lookup: Lookup) -> Words:
     if errors(equal).max() <= suffices:
         return equal
     most = MOST << table_bits
-    found = (_segmented(sampled, positions, errors, suffices, most) for positions in _positions(sampled))
+    found = (_segments(sampled, positions, errors, suffices, most) for positions in _positions(sampled))
     return min([equal, *found], key=rank)
 
 
@@ -170,7 +170,7 @@ def _positions(sampled: SampledFunction) -> list[Positions]:
     return found
 
 
-def _segmented(
+def _segments(
     sampled: SampledFunction,
     positions: Positions,
     errors: Callable[[Words], Array],

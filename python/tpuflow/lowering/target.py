@@ -89,7 +89,7 @@ class Target(_Strict):
         allowed = self.limits(operator).activations
         return allowed is None or SHORT.get(dtype, dtype) in allowed
 
-    def adapted(self, operator: str, layer: str, config: QuantizeConfig) -> QuantizeConfig:
+    def adapt(self, operator: str, layer: str, config: QuantizeConfig) -> QuantizeConfig:
         """A layer's configuration with what it leaves open chosen among what is allowed.
 
         Raises:

@@ -6,8 +6,8 @@ all of them the widest range costs less than the second rounding, and the concat
 Concatenations that share an operand, perhaps behind operators that only pass codes on, form one group.
 Operands of other operators may be given one grid as well, by rules with a method each (`config.unify`).
 
-What an input holds of earlier runs and what the network adds to it always share a grid (`cached`): rows of a
-cache are read as they were written.
+What an input holds of earlier runs and what the network adds to it always share a grid (`cache_ranges`): rows
+of a cache are read as they were written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tpuflow.lowering.plan import Step
     from tpuflow.lowering.settings import Settings
 
-__all__ = ["cached", "unified"]
+__all__ = ["cache_ranges", "unified_ranges"]
 
 
 @dataclass
@@ -50,7 +50,7 @@ class _Group:
     step: Step
 
 
-def cached(steps: Sequence[Step], grids: Grids) -> Mapping[ir.Value, tuple[float, float]]:
+def cache_ranges(steps: Sequence[Step], grids: Grids) -> Mapping[ir.Value, tuple[float, float]]:
     """The common range of every cache: of an input, what it is joined with, and both."""
     makers = {value: step for step in steps for node in step.nodes for value in node.outputs}
     found: dict[ir.Value, tuple[float, float]] = {}
@@ -75,7 +75,7 @@ def cached(steps: Sequence[Step], grids: Grids) -> Mapping[ir.Value, tuple[float
     return found
 
 
-def unified(
+def unified_ranges(
     steps: Sequence[Step], grids: Grids, settings: Settings
 ) -> Mapping[ir.Value, tuple[float, float]]:
     """The common range of every value that gets one; nothing where it is not asked for."""

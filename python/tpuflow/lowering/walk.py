@@ -103,7 +103,7 @@ def _lower(context: Lowering, step: Step, findings: list[Finding]) -> None:
             with _of_one_kind(context, step, outside):
                 LOWERINGS[node.op_type](context, step)
             if node.op_type in CODES_PASS:
-                context.converted(step)
+                context.convert_output(step)
         else:
             raise UnsupportedNodeError("operator cannot be quantised")
     except UnsupportedNodeError as error:
@@ -122,10 +122,10 @@ def _of_one_kind(context: Lowering, step: Step, operands: Sequence[ir.Value]) ->
         if passes or stored.quant is None or stored.grid.dtype == dtype or value.dtype == BOOL:
             continue
         if scheme.is_float(dtype):
-            context.stored[value] = context.requantized(value, scheme.floating(dtype))
+            context.stored[value] = context.requantize(value, scheme.floating(dtype))
         elif stored.grid.is_float:
             config = context.settings.of(step.names).model_copy(update={"dtype": dtype})
-            context.stored[value] = context.requantized(value, context.grids.own(step.names, value, config))
+            context.stored[value] = context.requantize(value, context.grids.own(step.names, value, config))
     yield
     context.stored.update(found)
 
@@ -135,7 +135,7 @@ def _view(context: Lowering, step: Step) -> None:
     source = context.stored[value]
     view = VIEWS[node.op_type](node, source.view)
     if view is None:
-        source = context.arranged(value)
+        source = context.rearrange(value)
         view = VIEWS[node.op_type](node, source.view)
         if view is None:
             raise UnsupportedNodeError("elements cannot be addressed in steps")

@@ -28,7 +28,7 @@ import numpy as np
 
 from tpuflow.errors import FileError, Finding, TpuflowError
 from tpuflow.frontend import Port
-from tpuflow.io.files import replaced, temporary_folder
+from tpuflow.io.files import replace_atomically, temporary_folder
 from tpuflow.partitioning.network import DeviceSegment, HostSegment, Partitioned
 
 __all__ = ["is_container", "load", "save"]
@@ -56,7 +56,7 @@ def save(network: Partitioned[Any], path: Path) -> None:
     Raises:
         FileError: The file cannot be written.
     """
-    with replaced(path) as beside, temporary_folder() as folder:
+    with replace_atomically(path) as beside, temporary_folder() as folder:
         blobs = [_blob(part, Path(folder) / f"segment{path.suffix}") for part in network.segments]
         manifest = json.dumps(_manifest(network, blobs, path.suffix), separators=(",", ":"))
         sizes = {part.name: len(blob) for part, blob in zip(network.segments, blobs, strict=True)}
@@ -143,7 +143,7 @@ def load(path: Path, reader: Callable[[Path], Network]) -> Partitioned[Network]:
     """
     try:
         with path.open("rb") as stream:
-            return _parsed(path, stream, reader)
+            return _parse(path, stream, reader)
     except OSError as error:
         raise FileError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
     except TpuflowError:
@@ -152,7 +152,7 @@ def load(path: Path, reader: Callable[[Path], Network]) -> Partitioned[Network]:
         raise FileError(f"{path}: not a file of segments, or its header is damaged") from None
 
 
-def _parsed(path: Path, stream: BinaryIO, reader: Callable[[Path], Network]) -> Partitioned[Network]:
+def _parse(path: Path, stream: BinaryIO, reader: Callable[[Path], Network]) -> Partitioned[Network]:
     length = os.fstat(stream.fileno()).st_size
     size = int.from_bytes(stream.read(8), "little")
     if size > min(LARGEST_HEADER, length - 8):
@@ -181,7 +181,7 @@ def _parsed(path: Path, stream: BinaryIO, reader: Callable[[Path], Network]) -> 
         for number, entry in enumerate(manifest["segments"]):
             # What is mapped outlives the file's name.
             scratch = folder / f"{number}{path.suffix}"
-            if _copied(stream, scratch, sizes[entry["name"]]) != entry["sha256"]:
+            if _copy(stream, scratch, sizes[entry["name"]]) != entry["sha256"]:
                 raise FileError(
                     f"{path}: the file was altered: segment {entry['name']} differs from its checksum"
                 )
@@ -194,7 +194,7 @@ def _parsed(path: Path, stream: BinaryIO, reader: Callable[[Path], Network]) -> 
     )
 
 
-def _copied(stream: BinaryIO, target: Path, size: int) -> str:
+def _copy(stream: BinaryIO, target: Path, size: int) -> str:
     """Copies the next bytes of a stream to a file, as many as there are; their SHA-256."""
     digest = hashlib.sha256()
     with target.open("wb") as copy:

@@ -29,7 +29,7 @@ from tpuflow.pipeline.sizes import (
     graph_bytes,
     peak_rss_bytes,
 )
-from tpuflow.pipeline.stages import calibrated, starting
+from tpuflow.pipeline.stages import calibrate_model, starting
 from tpuflow.pipeline.trials import trials
 from tpuflow.ptq import Listener
 
@@ -41,7 +41,7 @@ __all__ = [
     "activation_bytes",
     "bit_operations",
     "build",
-    "calibrated",
+    "calibrate_model",
     "calibration_data",
     "float_bytes",
     "generated",

@@ -55,10 +55,10 @@ def samples(source: Source, model: AnyModel) -> Samples:
     Raises:
         SampleError: A file cannot be read; a name, shape, dtype or value is wrong; there are no samples.
     """
-    return _opened(source, model.inputs)
+    return _open_samples(source, model.inputs)
 
 
-def _opened(source: Source, ports: Sequence[Port]) -> Samples:
+def _open_samples(source: Source, ports: Sequence[Port]) -> Samples:
     if isinstance(source, Samples):
         return source
     if isinstance(source, str | Path):
@@ -112,7 +112,7 @@ def search(
     Raises:
         SampleError: There are fewer than two samples, or they do not fit.
     """
-    return search_recipes(model, _opened(samples, model.inputs), config, growth=growth)
+    return search_recipes(model, _open_samples(samples, model.inputs), config, growth=growth)
 
 
 def compare(
@@ -141,7 +141,7 @@ def compare(
         pair = open_pair(Path(network))
     else:
         pair = Pair.of(network, graph)
-    inputs = None if samples is None else _opened(samples, loaded.inputs)
+    inputs = None if samples is None else _open_samples(samples, loaded.inputs)
     return compare_levels(loaded, pair, inputs, count=count)
 
 
@@ -167,7 +167,7 @@ def evaluate(
         SampleError: The data do not fit the network.
     """
     level = _level(network)
-    given = Path(data) if isinstance(data, str | Path) else (_opened(data, level.ports), labels)
+    given = Path(data) if isinstance(data, str | Path) else (_open_samples(data, level.ports), labels)
     floating = None if reference is None else FloatLevel(reference)
     return evaluate_level(level, given, metric, reference=floating)
 

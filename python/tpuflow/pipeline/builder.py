@@ -20,10 +20,10 @@ from tpuflow.pipeline.intermediates import save_schedule, save_stages
 from tpuflow.pipeline.request import Request, forbid_float_options, forbid_ranges
 from tpuflow.pipeline.samples import calibration_data, samples_of
 from tpuflow.pipeline.sizes import Sizes, float_bytes, graph_bytes, peak_rss_bytes
-from tpuflow.pipeline.stages import alike, calibrated, imported, scheduled, starting
-from tpuflow.pipeline.trials import measured, metric_evaluators, searched
+from tpuflow.pipeline.stages import alike, calibrate_model, import_model, schedule_graph, starting
+from tpuflow.pipeline.trials import measure_metrics, metric_evaluators, search_precisions
 from tpuflow.pipeline.warnings import AccuracyWarning, accuracy_warnings, refuse
-from tpuflow.plugins import configured, operators_of, unused_operators
+from tpuflow.plugins import configure_layers, operators_of, unused_operators
 from tpuflow.ptq import Listener, Recipe
 from tpuflow.report.tensorboard import log_stages, require
 
@@ -122,10 +122,10 @@ def build(request: Request, listener: Listener | None = None) -> BuildResult:
         TpuflowError: A stage cannot do its work; the text says why.
     """
     with operators(operators_of(request.plugins)):
-        return _built(request, listener)
+        return _run_stages(request, listener)
 
 
-def _built(request: Request, listener: Listener | None) -> BuildResult:
+def _run_stages(request: Request, listener: Listener | None) -> BuildResult:
     """Runs all stages.
 
     Raises:
@@ -141,9 +141,9 @@ def _built(request: Request, listener: Listener | None) -> BuildResult:
         with clock.stage("import"):
             made = _QuantizedNetwork(load_graph(request.model))
     else:
-        made = _quantized(request, clock)
+        made = _quantize_request(request, clock)
     with clock.stage("schedule"):
-        program = scheduled(made.graph, request)
+        program = schedule_graph(made.graph, request)
     save_schedule(request, made.graph, program)
     if request.log is not None and made.original is not None:
         samples = samples_of(made.original, request)
@@ -172,11 +172,11 @@ def _check(request: Request) -> None:
     require_time(request.time_limit)
 
 
-def _quantized(request: Request, clock: _Clock) -> _QuantizedNetwork:
+def _quantize_request(request: Request, clock: _Clock) -> _QuantizedNetwork:
     """Imports a float model, runs the recipe and measures what the configuration asks for."""
     listener = clock.listener
     with clock.stage("import"):
-        original = imported(request, listener)
+        original = import_model(request, listener)
         request = _with_plugin(request, original)
     for line in unused_operators(request.plugins, original.origin):
         listener.remark(f"WARNING: {line}")
@@ -188,7 +188,7 @@ def _quantized(request: Request, clock: _Clock) -> _QuantizedNetwork:
     found: Trials | None = None
     if request.config.evaluate.searches:
         with clock.stage("search"):
-            found, chosen = searched(original, request, listener)
+            found, chosen = search_precisions(original, request, listener)
             request = replace(request, config=chosen)
     # What it is evaluated by is better known to be wrong before the long stages than after.
     evaluators = metric_evaluators(original, request) if request.config.evaluate.measures else []
@@ -196,7 +196,7 @@ def _quantized(request: Request, clock: _Clock) -> _QuantizedNetwork:
     if request.config.needs_ranges:
         with clock.stage("calibrate"):
             data = calibration_data(original, request)
-            state = calibrated(state, request, listener, data=data)
+            state = calibrate_model(state, request, listener, data=data)
         request = _with_plugin(request, state.model)
     else:
         forbid_ranges(request)
@@ -227,7 +227,7 @@ def _with_plugin(request: Request, model: FloatModel) -> Request:
     """The request with the settings by layer that its plugin gives for a model, if it names one."""
     if request.qconfig is None:
         return request
-    settings = configured(request.config, request.plugins, request.qconfig, model.model)
+    settings = configure_layers(request.config, request.plugins, request.qconfig, model.model)
     return replace(request, config=settings)
 
 
@@ -241,5 +241,5 @@ def _measure(
         remark(f"verified: {found.evaluator.name} {value:.4f}, float {found.evaluator.base:.4f}")
     if evaluators:
         with clock.stage("evaluate"):
-            for line in measured(evaluators, graph, request):
+            for line in measure_metrics(evaluators, graph, request):
                 remark(line)

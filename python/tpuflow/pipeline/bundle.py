@@ -35,13 +35,13 @@ from numpy.typing import NDArray
 from tpuflow.errors import FileError, ProgramError, TpuflowError
 from tpuflow.execution.levels import program_level, run_samples
 from tpuflow.io.arrays import UNREADABLE, parse_arrays
-from tpuflow.io.files import parse_json, replaced, temporary_folder
+from tpuflow.io.files import parse_json, replace_atomically, temporary_folder
 from tpuflow.io.memory import bytes_text, memory_limit
 from tpuflow.io.samples import Samples
 from tpuflow.partitioning.storage import AnyGraph, AnyProgram, load_graph, load_program
 from tpuflow.pipeline.blocks import assemble, shared_blocks
 
-__all__ = ["Bundle", "Difference", "TestData", "combine", "load_bundle", "recorded", "run_tests"]
+__all__ = ["Bundle", "Difference", "TestData", "combine", "load_bundle", "record_test", "run_tests"]
 
 Array = NDArray[Any]
 Held = TypeVar("Held")
@@ -87,7 +87,7 @@ class Bundle:
         Raises:
             FileError: There is none of that name, or it was altered.
         """
-        return self._opened(name, self.programs, "program.tpu", load_program)
+        return self._open_entry(name, self.programs, "program.tpu", load_program)
 
     def graph(self, name: str) -> AnyGraph:
         """The graph of one of its programs, checked likewise.
@@ -95,9 +95,9 @@ class Bundle:
         Raises:
             FileError: There is none of that name, or it was altered.
         """
-        return self._opened(name, self.graphs, "graph.tpuq", load_graph)
+        return self._open_entry(name, self.graphs, "graph.tpuq", load_graph)
 
-    def _opened(
+    def _open_entry(
         self, name: str, held: Mapping[str, bytes], file: str, opened: Callable[[Path], Held]
     ) -> Held:
         kind = file.partition(".")[0]
@@ -134,7 +134,7 @@ class Bundle:
         if len(blocks) + len(text) < sum(sizes) and max(sizes) <= len(blocks):
             manifest |= {"format": WITH_BLOCKS, "stretches": stretches}
             files = {BLOCKS: blocks}
-        with replaced(path) as beside, zipfile.ZipFile(beside, "w", zipfile.ZIP_STORED) as archive:
+        with replace_atomically(path) as beside, zipfile.ZipFile(beside, "w", zipfile.ZIP_STORED) as archive:
             _put(archive, MANIFEST, json.dumps(manifest, indent=None if BLOCKS in files else 1).encode())
             for name, content in files.items():
                 _put(archive, name, content)
@@ -184,7 +184,7 @@ def combine(files: Mapping[str, Path]) -> Bundle:
     return Bundle(programs, tests, graphs)
 
 
-def recorded(path: Path, samples: Samples, progress: Callable[[int, int], None] | None = None) -> Bundle:
+def record_test(path: Path, samples: Samples, progress: Callable[[int, int], None] | None = None) -> Bundle:
     """A program with samples and what it gives for them.
 
     Raises:
@@ -217,7 +217,7 @@ def load_bundle(path: Path) -> Bundle:
                     f"{path}: holds {bytes_text(total)}; the limit is {bytes_text(memory_limit())} "
                     "(TPUFLOW_MEMORY_LIMIT, in bytes)"
                 )
-            return _parsed(path, archive)
+            return _parse(path, archive)
     except OSError as error:
         raise FileError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
     except TpuflowError:
@@ -227,7 +227,7 @@ def load_bundle(path: Path) -> Bundle:
         raise FileError(f"{path}: not a bundle, cut short or altered ({reason})") from None
 
 
-def _parsed(path: Path, archive: zipfile.ZipFile) -> Bundle:
+def _parse(path: Path, archive: zipfile.ZipFile) -> Bundle:
     manifest = parse_json(archive.read(MANIFEST).decode(), f"{path}: {MANIFEST}", FileError)
     if manifest["format"] not in (FORMAT, WITH_BLOCKS):
         version = json.dumps(manifest["format"])[:20]
@@ -243,7 +243,7 @@ def _parsed(path: Path, archive: zipfile.ZipFile) -> Bundle:
         {name: member(f"programs/{name}.tpu") for name in programs},
         {
             name: TestData(
-                *(_recorded(path, archive, f"tests/{name}/{side}.npz") for side in ("inputs", "outputs"))
+                *(_read_test(path, archive, f"tests/{name}/{side}.npz") for side in ("inputs", "outputs"))
             )
             for name in tests
         },
@@ -275,7 +275,7 @@ def _names(path: Path, found: Any) -> list[str]:
     return found
 
 
-def _recorded(path: Path, archive: zipfile.ZipFile, member: str) -> dict[str, Array]:
+def _read_test(path: Path, archive: zipfile.ZipFile, member: str) -> dict[str, Array]:
     arrays = parse_arrays(archive.read(member), f"{path}: {member}")
     if not arrays or any(array.ndim == 0 for array in arrays.values()):
         raise FileError(f"{path}: {member} holds no samples")

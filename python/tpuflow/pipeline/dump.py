@@ -16,7 +16,7 @@ import numpy as np
 
 from tpuflow.execution.levels import GraphLevel, graph_level
 from tpuflow.frontend import FloatModel, FloatSession
-from tpuflow.io.files import file_stem, make_folder, replaced, write_json
+from tpuflow.io.files import file_stem, make_folder, replace_atomically, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +59,7 @@ def dump_tensors(folder: Path, model: FloatModel, graph: AnyGraph, samples: Samp
         make_folder(folder / kind)
         for name, array in arrays.items():
             stem = stems.get(name) or stems.setdefault(name, file_stem(name, taken))
-            with replaced(folder / kind / f"{stem}.npy") as beside, beside.open("wb") as stream:
+            with replace_atomically(folder / kind / f"{stem}.npy") as beside, beside.open("wb") as stream:
                 np.save(stream, array.astype(str) if array.dtype == object else array, allow_pickle=False)
     listed = {name: {"file": f"{stem}.npy", **facts.get(name, {})} for name, stem in stems.items()}
     write_json(folder / "tensors.json", listed)

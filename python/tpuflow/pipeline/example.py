@@ -67,11 +67,11 @@ def write_example(folder: Path) -> tuple[str, ...]:
     held_out, wanted = pictures(generator, 400)
     make_folder(folder)
     with publication() as files:
-        files.staged(folder / names[0]).write_bytes(model.SerializeToString(deterministic=True))
-        np.savez(files.staged(folder / names[1]), allow_pickle=False, image=calibration)
-        np.savez(files.staged(folder / names[2]), allow_pickle=False, image=held_out, labels=wanted)
-        files.staged(folder / names[3]).write_text(BUFFERS, encoding="utf-8")
-        files.staged(folder / names[4]).write_text(_readme(), encoding="utf-8")
+        files.stage(folder / names[0]).write_bytes(model.SerializeToString(deterministic=True))
+        np.savez(files.stage(folder / names[1]), allow_pickle=False, image=calibration)
+        np.savez(files.stage(folder / names[2]), allow_pickle=False, image=held_out, labels=wanted)
+        files.stage(folder / names[3]).write_text(BUFFERS, encoding="utf-8")
+        files.stage(folder / names[4]).write_text(_readme(), encoding="utf-8")
     return names
 
 
@@ -93,7 +93,7 @@ def network(images: Array, labels: NDArray[np.int64]) -> onnx.ModelProto:
     weights = _filters(np.random.default_rng(SEED + 1))
     session = FloatSession(_model(weights, "features", [FEATURES]))
     features = session.run({"image": images})["features"]
-    dense, bias = _fitted(features.astype(np.float64), labels)
+    dense, bias = _fit_discriminant(features.astype(np.float64), labels)
     return _model({**weights, "dense.weight": dense, "dense.bias": bias}, "logits", [WAYS])
 
 
@@ -127,7 +127,7 @@ def _filters(generator: np.random.Generator) -> dict[str, Array]:
     }
 
 
-def _fitted(features: NDArray[np.float64], labels: NDArray[np.int64]) -> tuple[Array, Array]:
+def _fit_discriminant(features: NDArray[np.float64], labels: NDArray[np.int64]) -> tuple[Array, Array]:
     """Linear discriminant analysis: weights `[ways, features]` and biases."""
     means = np.stack([features[labels == way].mean(axis=0) for way in range(WAYS)])
     rest = features - means[labels]

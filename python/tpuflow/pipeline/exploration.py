@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from tpuflow.config import Config
 from tpuflow.explore import ExploreError, Workload
 from tpuflow.frontend import load, model_digest
-from tpuflow.io.files import make_folder, replaced
+from tpuflow.io.files import make_folder, replace_atomically
 from tpuflow.io.journal import content_digest, package_digest
 from tpuflow.pipeline.request import Request
 from tpuflow.pipeline.samples import calibration_data
-from tpuflow.pipeline.stages import calibrated, starting
+from tpuflow.pipeline.stages import calibrate_model, starting
 from tpuflow.ptq import Listener, Recipe
 
 if TYPE_CHECKING:
@@ -106,18 +106,18 @@ def _graph(request: Request, folder: Path, remark: Callable[[str], None]) -> Pat
     path = folder / f"{request.model.stem}-{digest}{GRAPH}"
     if not path.is_file():
         remark(f"{request.model}: quantised")
-        graph = _quantized(request)
+        graph = _quantize(request)
         make_folder(folder)
-        with replaced(path) as beside:
+        with replace_atomically(path) as beside:
             graph.save(beside)
     return path
 
 
-def _quantized(request: Request) -> AnyGraph:
+def _quantize(request: Request) -> AnyGraph:
     model = load(request.model, batch=request.batch, **request.config.loading, host=request.host)
     state = starting(model, request)
     if request.config.needs_ranges:
-        state = calibrated(state, request, Listener(), data=calibration_data(model, request))
+        state = calibrate_model(state, request, Listener(), data=calibration_data(model, request))
     else:
         request = replace(request, calibration=None)
     return Recipe(request.config).graph(state)

@@ -43,11 +43,11 @@ def save_stages(
     make_folder(request.stages)
     with publication() as files:
         _save_origin(original, request.stages, files)
-        _save_model(original.model, files.staged(request.stages / "canonical.onnx"))
+        _save_model(original.model, files.stage(request.stages / "canonical.onnx"))
         if ranges is not None:
-            _save_model(model.model, files.staged(request.stages / "calibrated.onnx"))
-            ranges.save(files.staged(request.stages / "ranges.json"))
-        graph.save(files.staged(request.stages / "model.tpuq"))
+            _save_model(model.model, files.stage(request.stages / "calibrated.onnx"))
+            ranges.save(files.stage(request.stages / "ranges.json"))
+        graph.save(files.stage(request.stages / "model.tpuq"))
 
 
 def save_schedule(request: Request, graph: AnyGraph, program: AnyProgram) -> None:
@@ -97,7 +97,7 @@ def _save_origin(model: FloatModel, folder: Path, files: Publication) -> None:
         onnx.save_model(proto, f"{made}/origin.onnx", save_as_external_data=True, location=weights)
         for name in (weights, "origin.onnx"):
             if (Path(made) / name).exists():
-                shutil.copyfile(Path(made) / name, files.staged(folder / name))
+                shutil.copyfile(Path(made) / name, files.stage(folder / name))
 
 
 def _save_model(model: ir.Model, path: Path) -> None:

@@ -78,7 +78,7 @@ def audit(
     cut_points: tuple[str, ...] = ()
     try:
         loaded = load(source, input_shapes=shapes, **config.loading, **options)
-        findings += _lowered(loaded, config, ranges)
+        findings += _lowering_findings(loaded, config, ranges)
     except UnsupportedModelError as error:
         findings += error.findings
         cut_points = error.cut_points
@@ -143,7 +143,7 @@ def _sizes(model: ir.Model, machine: str, config: Config) -> list[Finding]:
     return found
 
 
-def _lowered(model: FloatModel, config: Config, ranges: Ranges | None) -> list[Finding]:
+def _lowering_findings(model: FloatModel, config: Config, ranges: Ranges | None) -> list[Finding]:
     """What lowering objects to, with ranges made up where there are none."""
     findings = [
         Finding(name, "tensor", "range", "has no range: calibrate this model again")
@@ -151,7 +151,7 @@ def _lowered(model: FloatModel, config: Config, ranges: Ranges | None) -> list[F
         if ranges is not None and name not in ranges.tensors
     ]
     try:
-        lower(model, _completed(model, ranges), config)
+        lower(model, _with_placeholder_ranges(model, ranges), config)
     except UnsupportedModelError as error:
         findings += error.findings
     except GraphError as error:
@@ -169,10 +169,10 @@ def segments(model: FloatModel, config: Config, ranges: Ranges | None = None) ->
         UnsupportedModelError: What is wrong is no node's, so that the host cannot help.
         ModelError: Nothing is left for the device.
     """
-    return lower(partition(model), _completed(model, ranges), config)
+    return lower(partition(model), _with_placeholder_ranges(model, ranges), config)
 
 
-def _completed(model: FloatModel, ranges: Ranges | None) -> Ranges:
+def _with_placeholder_ranges(model: FloatModel, ranges: Ranges | None) -> Ranges:
     """Ranges for all floats of a model; those that are not known are made up."""
     made_up = dict.fromkeys(_float_names(model), MADE_UP)
     return Ranges(tensors=made_up | ({} if ranges is None else dict(ranges.tensors)))

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from tpuflow.pipeline.request import Request
     from tpuflow.ptq import CalibrationData, Listener
 
-__all__ = ["alike", "calibrated", "imported", "scheduled", "starting"]
+__all__ = ["alike", "calibrate_model", "import_model", "schedule_graph", "starting"]
 
 
-def imported(request: Request, listener: Listener) -> FloatModel:
+def import_model(request: Request, listener: Listener) -> FloatModel:
     """The float model of a request, compared with the original on a sample."""
     phase = request.phase
     opened = request.model if phase is None else specialize(request.model, phase.sequence, phase.context)
@@ -51,7 +51,7 @@ def starting(model: FloatModel, request: Request) -> CalibratedModel:
     return CalibratedModel(model, hosted=frozenset() if request.host else None)
 
 
-def calibrated(
+def calibrate_model(
     state: CalibratedModel,
     request: Request,
     listener: Listener,
@@ -90,7 +90,7 @@ def alike(
     return tensor_similarities(model, graph, data.samples, count)
 
 
-def scheduled(graph: AnyGraph, request: Request) -> AnyProgram:
+def schedule_graph(graph: AnyGraph, request: Request) -> AnyProgram:
     """The program of a graph, which the checker has followed through every instruction."""
     return compile_graph(
         graph,

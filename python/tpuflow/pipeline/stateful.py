@@ -11,7 +11,7 @@ from tpuflow.execution.decoder import Decoder, PhaseLevel, phase_feed
 from tpuflow.execution.levels import program_level
 from tpuflow.runtime.core import Session
 from tpuflow.runtime.state import State
-from tpuflow.runtime.tensors import TensorDescription, descriptions, given
+from tpuflow.runtime.tensors import TensorDescription, descriptions, ordered_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,21 +49,21 @@ class _Phase:
     def step(self, feed: dict[str, Array], state: State, position: int) -> dict[str, Array]:
         """Runs behind the rows of a state; a program without a past writes the first ones."""
         if self.state is None:
-            answer = self.session.run(given(feed, self.inputs, "input"), exact=False)
+            answer = self.session.run(ordered_arrays(feed, self.inputs, "input"), exact=False)
             found = _arrays(answer.outputs, self.outputs)
             state.write(
                 {name: found.pop(output) for name, output in zip(state.names, state.outputs, strict=True)}
             )
             return found
         nothing = np.zeros(0, np.uint8)
-        taken = given(feed, [port for port in self.inputs if port.name not in state.names], "input")
-        arrays = {port.name: array for port, array in zip(self._taken(state), taken, strict=True)}
+        taken = ordered_arrays(feed, [port for port in self.inputs if port.name not in state.names], "input")
+        arrays = {port.name: array for port, array in zip(self._non_state_ports(state), taken, strict=True)}
         ordered = [arrays.get(port.name, nothing) for port in self.inputs]
         answer = self.session.step(ordered, state.core, position, exact=False)
         found = _arrays(answer.outputs, self.outputs)
         return {name: array for name, array in found.items() if name not in state.outputs}
 
-    def _taken(self, state: State) -> list[TensorDescription]:
+    def _non_state_ports(self, state: State) -> list[TensorDescription]:
         return [port for port in self.inputs if port.name not in state.names]
 
 

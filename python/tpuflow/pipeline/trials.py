@@ -10,7 +10,7 @@ from tpuflow.evaluation.fidelity import Evaluator
 from tpuflow.evaluation.metrics import metric_list, metric_text
 from tpuflow.io.samples import load_evaluation_samples
 from tpuflow.pipeline.samples import samples_of
-from tpuflow.pipeline.stages import calibrated, starting
+from tpuflow.pipeline.stages import calibrate_model, starting
 from tpuflow.plugins import dataset_samples, is_dataset, plugin_metrics
 from tpuflow.ptq import Listener, Recipe
 from tpuflow.ptq.precision import Trials, parsed_rule, raised_from_the_end
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tpuflow.partitioning.storage import AnyGraph
     from tpuflow.pipeline.request import Request
 
-__all__ = ["measured", "metric_evaluators", "searched", "trials"]
+__all__ = ["measure_metrics", "metric_evaluators", "search_precisions", "trials"]
 
 
 def trials(model: FloatModel, request: Request, loss: str = "sqnr", journal: Journal | None = None) -> Trials:
@@ -45,7 +45,7 @@ def trials(model: FloatModel, request: Request, loss: str = "sqnr", journal: Jou
 
     def ranges(config: Config) -> Ranges:
         recipe = Recipe(config, stages=("calibrate",))
-        found = calibrated(state, replace(request, config=config), Listener(), recipe).ranges
+        found = calibrate_model(state, replace(request, config=config), Listener(), recipe).ranges
         assert found is not None, "the stage makes them"
         return found
 
@@ -89,7 +89,7 @@ def metric_evaluators(model: FloatModel, request: Request, loss: str = "sqnr") -
     ]
 
 
-def searched(model: FloatModel, request: Request, listener: Listener) -> tuple[Trials, Config]:
+def search_precisions(model: FloatModel, request: Request, listener: Listener) -> tuple[Trials, Config]:
     """The configuration with what `mixed_precision_auto_search` finds, and by what it was evaluated."""
     rule = parsed_rule(request.config.evaluate.mixed_precision_auto_search)
     found = trials(model, request)
@@ -100,7 +100,7 @@ def searched(model: FloatModel, request: Request, listener: Listener) -> tuple[T
     name = found.evaluator.name
     verdict = "" if raised.holds else ", which still is not what was asked for"
     listener.remark(f"{name} {raised.before:.4f} before, {raised.after:.4f} now{verdict}")
-    hosted = found.hosted(raised.assignment)
+    hosted = found.host_layers(raised.assignment)
     if hosted:
         listener.remark(
             f"{len(hosted)} layers in floats need the CPU of the host, target "
@@ -109,7 +109,7 @@ def searched(model: FloatModel, request: Request, listener: Listener) -> tuple[T
     return found, found.config(raised.assignment)
 
 
-def measured(by: Sequence[Evaluator], graph: AnyGraph, request: Request) -> list[str]:
+def measure_metrics(by: Sequence[Evaluator], graph: AnyGraph, request: Request) -> list[str]:
     """Every metric of the float network and of its graph, as far as they are to be measured, in words."""
     chosen = request.config.evaluate
     outputs = by[0].outputs(graph) if chosen.eval_optimized_model else None

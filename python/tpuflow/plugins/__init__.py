@@ -19,7 +19,7 @@ from tpuflow.plugins.registry import (
     register_plugin,
 )
 from tpuflow.plugins.use import (
-    configured,
+    configure_layers,
     dataset_samples,
     is_dataset,
     operators_of,
@@ -36,7 +36,7 @@ __all__ = [
     "PyNode",
     "PyTensor",
     "Registry",
-    "configured",
+    "configure_layers",
     "dataset_samples",
     "is_dataset",
     "load_plugins",

@@ -72,21 +72,21 @@ class NumpyNHWC2NCHWDataset(NumpyDataset):
     """Images of a `.npy` file with channels last, for networks that take them first."""
 
     def _read(self, path: Path) -> list[NDArray[Any]]:
-        return [_moved(_array(path), path, -1, 1)]
+        return [_move_channels(_array(path), path, -1, 1)]
 
 
 class NumpyNCHW2NHWCDataset(NumpyDataset):
     """Images of a `.npy` file with channels first, for networks that take them last."""
 
     def _read(self, path: Path) -> list[NDArray[Any]]:
-        return [_moved(_array(path), path, 1, -1)]
+        return [_move_channels(_array(path), path, 1, -1)]
 
 
 class NumpyNHWCRGB2NCBGRHWDataset(NumpyDataset):
     """Images of a `.npy` file, channels last and RGB, for networks that take them first and BGR."""
 
     def _read(self, path: Path) -> list[NDArray[Any]]:
-        return [_moved(_array(path)[..., ::-1], path, -1, 1)]
+        return [_move_channels(_array(path)[..., ::-1], path, -1, 1)]
 
 
 class TextDataset(NumpyDataset):
@@ -189,7 +189,7 @@ def _array(path: Path) -> NDArray[Any]:
     return found
 
 
-def _moved(images: NDArray[Any], path: Path, channels: int, to: int) -> NDArray[Any]:
+def _move_channels(images: NDArray[Any], path: Path, channels: int, to: int) -> NDArray[Any]:
     if images.ndim != 4:
         raise PluginError(f"{path}: images are needed, an array of 4 axes; this one has {images.ndim}")
     return np.moveaxis(images, channels, to)

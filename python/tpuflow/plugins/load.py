@@ -67,14 +67,14 @@ def load_plugins(folders: Sequence[Path] | None = None, *, named: Sequence[Path]
         if folders is None:
             for point in entry_points(group=GROUP):
                 registry.source = f"{point.name} ({point.value})"
-                _guarded(registry, point.load)
+                _load_guarded(registry, point.load)
         for folder in (*(_folders() if folders is None else folders), *named):
             for path in sorted(folder.glob("*.py")):
                 if _is_plugin(path):
                     shim.install()
                     registry.source = str(path)
                     logger.warning("plugin %s: executed", path)
-                    _guarded(registry, partial(_import, path))
+                    _load_guarded(registry, partial(_import, path))
     return registry
 
 
@@ -96,7 +96,7 @@ def _import(path: Path) -> None:
     spec.loader.exec_module(module)
 
 
-def _guarded(registry: Registry, load: Callable[[], object]) -> None:
+def _load_guarded(registry: Registry, load: Callable[[], object]) -> None:
     try:
         load()
     except Exception as error:  # noqa: BLE001 - whatever a plugin raises is its own

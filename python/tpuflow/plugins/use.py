@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tpuflow.io.samples import Port
 
 __all__ = [
-    "configured",
+    "configure_layers",
     "dataset_samples",
     "is_dataset",
     "operators_of",
@@ -65,7 +65,7 @@ def dataset_samples(
         raise PluginError(f'"{text}": write NAME(data_file,label_file)')
     words = [word.strip() for word in match[2].split(",") if word.strip()]
     maker = _dataset(registry, match[1])
-    rows = _called(match[1], lambda: _rows(maker(*words), workers))
+    rows = _call(match[1], lambda: _rows(maker(*words), workers))
     if not rows:
         raise SampleError(f"{text}: there are no samples")
     columns: dict[str, list[Any]] = {port.name: [] for port in ports}
@@ -102,7 +102,7 @@ def _rows(dataset: Any, workers: int) -> list[tuple[list[Any], Any]]:
     return list(in_turn(row, range(len(dataset)), workers))
 
 
-def _called(name: str, call: Callable[[], Any]) -> Any:
+def _call(name: str, call: Callable[[], Any]) -> Any:
     """What a plugin's code gives; whatever it raises becomes one sentence.
 
     Raises:
@@ -133,7 +133,7 @@ def _metric(name: str, made: Any) -> Callable[..., Metric]:
                     scorer([backend(output[row]) for output in outputs], backend(labels[row]))
                 return float(scorer.compute())
 
-            found: float = _called(name, run)
+            found: float = _call(name, run)
             return found
 
         return Metric("labels", value, outputs=0)
@@ -162,7 +162,7 @@ def with_input_scales(ranges: Ranges, registry: Registry, names: Sequence[str], 
         )
         node.attrs["layer_id"] = str(number)
         node.outputs = [tensor]
-        _called("Input", partial(quantize, node))
+        _call("Input", partial(quantize, node))
         if tensor.scale is None or tensor.zerop is None:
             raise PluginError(f'Input: quantise sets no scale and zero point of "{name}"')
         scale, zero = onnx_form(tensor)
@@ -193,7 +193,7 @@ def _forward(
     outputs: Sequence[str],
 ) -> list[Any]:
     node = _node(kind, name, attributes, inputs, constants, outputs)
-    _called(kind, partial(registry.get("forward", kind), node))
+    _call(kind, partial(registry.get("forward", kind), node))
     return _values(node)
 
 
@@ -250,11 +250,11 @@ def with_operator_scales(ranges: Ranges, registry: Registry, model: ir.Model, co
             constants, [value.name or "" for value in node.outputs],
         )  # fmt: skip
         made.params.update({name: each.value for name, each in node.attributes.items()})
-        _called(node.op_type, partial(registry.get("forward", node.op_type), made))
+        _call(node.op_type, partial(registry.get("forward", node.op_type), made))
         variable = [value for at, value in held if at not in constants]
         for tensor, value in zip((*made.inputs, *made.outputs), (*variable, *node.outputs), strict=True):
-            _quantized(tensor, found.get(value.name or ""), made)
-        _called(node.op_type, partial(registry.get("quantise", node.op_type), made))
+            _state_range(tensor, found.get(value.name or ""), made)
+        _call(node.op_type, partial(registry.get("quantise", node.op_type), made))
         for tensor in made.outputs:
             if tensor.scale is None or tensor.zerop is None:
                 raise PluginError(f'{node.op_type}: quantise sets no scale and zero point of "{tensor.name}"')
@@ -274,7 +274,7 @@ def _middle(value: ir.Value | None, found: Mapping[str, Range]) -> Any:
     return np.full(value.shape.numpy(), middle, value.dtype.numpy())
 
 
-def _quantized(tensor: PyTensor, reach: Range | None, node: PyNode) -> None:
+def _state_range(tensor: PyTensor, reach: Range | None, node: PyNode) -> None:
     """States what calibration saw of a tensor, and a grid over it where it is an input."""
     if reach is not None:
         tensor.min, tensor.max = min(low for low, _ in reach.pairs), max(high for _, high in reach.pairs)
@@ -327,7 +327,7 @@ def _range_of(scale: float, zero: int, config: Config) -> Range:
     return Range(-reach, reach)
 
 
-def configured(config: Config, registry: Registry, name: str, model: ir.Model) -> Config:
+def configure_layers(config: Config, registry: Registry, name: str, model: ir.Model) -> Config:
     """A configuration with the settings by layer that a plugin gives for a model.
 
     The plugin is called with one description per layer, `{"name", "type", "id"}`, and returns settings by
@@ -342,7 +342,7 @@ def configured(config: Config, registry: Registry, name: str, model: ir.Model) -
     layers = [
         {"name": node.name, "type": node.op_type, "id": numbers[node.name or ""]} for node in model.graph
     ]
-    settings: Mapping[str, Mapping[str, Any]] = _called(name, lambda: maker()(layers))
+    settings: Mapping[str, Mapping[str, Any]] = _call(name, lambda: maker()(layers))
     entries = [{"names": [layer], **values} for layer, values in settings.items() if values]
     added = Config.parse({"layers": entries}, f"plugin {name}")
     return config.model_copy(update={"layers": (*config.layers, *added.layers)})

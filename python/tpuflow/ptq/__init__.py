@@ -23,7 +23,7 @@ recorded on the tensors.
 """
 
 from tpuflow.ptq.bias_correction import correct_output_bias
-from tpuflow.ptq.chain import refined
+from tpuflow.ptq.chain import apply_chain
 from tpuflow.ptq.equalization import better_equalized, noted_factors, with_factors
 from tpuflow.ptq.held_out import Estimate, HeldOut, Interval
 from tpuflow.ptq.listener import Listener
@@ -44,13 +44,13 @@ __all__ = [
     "Recipe",
     "RefinedLayer",
     "SearchResult",
+    "apply_chain",
     "better_equalized",
     "better_tuned",
     "correct_output_bias",
     "noted_factors",
     "quantize",
     "refine_weights",
-    "refined",
     "search",
     "with_factors",
 ]

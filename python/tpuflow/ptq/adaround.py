@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.ptq.gptq import RoundedWeights, cost, descended, nearest, steps_by_cost
+from tpuflow.ptq.gptq import RoundedWeights, coordinate_descent, cost, nearest, steps_by_cost
 
 __all__ = ["Learning", "adaround"]
 
@@ -89,7 +89,7 @@ def adaround(weights: Array, damped: Array, largest: int, learning: Learning | N
     codes = below + (v >= 0)
     behind = cost(scaled - codes, damped) > alone
     codes[behind] = plain[behind]
-    return RoundedWeights(descended(weights, damped, codes, steps, largest, learning.sweeps), steps)
+    return RoundedWeights(coordinate_descent(weights, damped, codes, steps, largest, learning.sweeps), steps)
 
 
 CHUNK = 1 << 15

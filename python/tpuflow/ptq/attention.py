@@ -81,7 +81,7 @@ class _Attention:
 
     def _operand(self, value: ir.Value | None) -> _Operand:
         assert value is not None
-        stored = _stored(value)
+        stored = _view_source(value)
         return _Operand(self._statistics[_name(value)], self._ids[value], stored)
 
     def step(self, value: ir.Value, factors: Array) -> float:
@@ -106,11 +106,11 @@ class _Attention:
             found, ids = self._statistics[_name(each.value)], self._ids[each.value]
             own = at_ids(factors, each.ids)
             total += each.noise(found, at_ids(factors, ids), own, self._levels)
-            summed = _summed(_stored(each.value))
+            summed = _weighted_operand(_view_source(each.value))
             if summed is not None:
                 signal = float(each.squares @ np.broadcast_to(found.square.reshape(-1), each.squares.shape))
                 read = float(each.squares @ own**2)
-                total += self.step(_stored(summed), factors) ** 2 / 12 * read / max(signal, 1e-30)
+                total += self.step(_view_source(summed), factors) ** 2 / 12 * read / max(signal, 1e-30)
         return total
 
 
@@ -138,7 +138,7 @@ def attention_factors(
         return None
     found = _Attention(channels, readers, products, statistics, levels)
     halves, paired = _halves(channels, found.pairs)
-    stored = [value for value in values if value is _stored(value) and not _is_summed_on(value)]
+    stored = [value for value in values if value is _view_source(value) and not _is_summed_on(value)]
     free = np.setdiff1d(numbers, np.flatnonzero(paired))
     reach = _mean(
         channels.count, [(channels.ids[each], _share(_reach(statistics[_name(each)]))) for each in stored]
@@ -211,7 +211,7 @@ def _name(value: ir.Value | None) -> str:
     return "" if value is None else value.name or ""
 
 
-def _stored(value: ir.Value) -> ir.Value:
+def _view_source(value: ir.Value) -> ir.Value:
     """What a value is a view of."""
     node = value.producer()
     while node is not None and node.op_type in VIEWS and node.inputs[0] is not None:
@@ -220,7 +220,7 @@ def _stored(value: ir.Value) -> ir.Value:
     return value
 
 
-def _summed(value: ir.Value) -> ir.Value | None:
+def _weighted_operand(value: ir.Value) -> ir.Value | None:
     """What shares sum up to a value: the second operand of a product of two computed matrices."""
     node = value.producer()
     if node is None or node.op_type != "MatMul" or array_of(node.inputs[1]) is not None:

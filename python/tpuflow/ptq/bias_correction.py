@@ -90,7 +90,7 @@ def correct_output_bias(model: FloatModel, ranges: Ranges, samples: Samples, con
     samples = samples.spread(SEEN)
     level = graph_level(graph_of(model, ranges, config))
     found = run_samples(level, samples, all_tensors=True, names=frozenset(layers))
-    expected = _expected(model.model, samples, layers)
+    expected = _float_outputs(model.model, samples, layers)
     errors: dict[str, Means] = {}
     for name, layer in layers.items():
         if name not in found or found[name].shape != expected[name].shape:
@@ -153,7 +153,7 @@ def last_layers(graph: ir.Graph) -> list[LinearLayer]:
     return list(found.values())
 
 
-def _expected(model: ir.Model, samples: Samples, wanted: Mapping[str, LinearLayer]) -> dict[str, Array]:
+def _float_outputs(model: ir.Model, samples: Samples, wanted: Mapping[str, LinearLayer]) -> dict[str, Array]:
     """What last layers make of samples in floats, the samples along the first axis."""
     session = ActivationSession(model, memory_bytes=MEMORY, wanted=set(wanted))
     parts: dict[str, list[NDArray[np.float32]]] = {name: [] for name in wanted}

@@ -1,6 +1,6 @@
 """The methods of global calibration in a row, each kept only where it brings outputs closer to float.
 
-    model, ranges = refined(model, ranges, samples, config)
+    model, ranges = apply_chain(model, ranges, samples, config)
 
 A method takes a float model and its ranges and gives others; what is measured before and after is the signal
 to noise of the quantised network's outputs on some of the samples.
@@ -20,11 +20,11 @@ from tpuflow.evaluation.fidelity import Evaluator
 from tpuflow.ptq.adaquant import adaquant
 from tpuflow.ptq.confirmation import HELD_OUT_COUNT, SHOWN, graph_of, parts_of
 from tpuflow.ptq.easy_quant import cosine, searched_operand, searched_weights, with_range, with_variances
-from tpuflow.ptq.equalization import SCALED, activation_aware, equalized, smoothed
-from tpuflow.ptq.layers import LinearLayer, copied
-from tpuflow.ptq.operands import chosen_layers, operand_grid, operands_of, stored
+from tpuflow.ptq.equalization import SCALED, activation_aware, equalize_channels, smooth_channels
+from tpuflow.ptq.layers import LinearLayer, copy_model
+from tpuflow.ptq.operands import chosen_layers, fake_quantize, operand_grid, operands_of
 from tpuflow.ptq.range_tuning import auto_tuned
-from tpuflow.ptq.svd_quant import best_factor, denoised, random_operands, spectral_error
+from tpuflow.ptq.svd_quant import best_factor, denoise, random_operands, spectral_error
 from tpuflow.ptq.weights import ROUNDINGS, refine_weights
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tpuflow.frontend import FloatModel
     from tpuflow.io.samples import Samples
 
-__all__ = ["refined"]
+__all__ = ["apply_chain"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ Made = tuple["FloatModel", Ranges, str]
 """A model, its ranges, and what was done in a few words."""
 
 
-def refined(
+def apply_chain(
     model: FloatModel,
     ranges: Ranges,
     samples: Samples,
@@ -65,11 +65,11 @@ def refined(
     if samples.count < 2:
         remark("global_calibration: a single sample leaves none to evaluate with: not done, give more")
         return model, ranges
-    samples, held = _divided(samples)
+    samples, held = _split_samples(samples)
     evaluator = Evaluator(model, held)
     before = evaluator.sqnr_db(graph_of(model, ranges, config))
     for method in config.calibrate.chain:
-        made, found, told = _applied(model, ranges, samples, config, method, progress)
+        made, found, told = _apply_method(model, ranges, samples, config, method, progress)
         after = evaluator.sqnr_db(graph_of(made, found, config))
         if after < before:
             remark(f"{method.name}: {told}; {after:.2f} dB is worse than {before:.2f} dB: undone")
@@ -79,7 +79,7 @@ def refined(
     return model, ranges
 
 
-def _divided(samples: Samples) -> tuple[Samples, Samples]:
+def _split_samples(samples: Samples) -> tuple[Samples, Samples]:
     """Samples for the methods and for their evaluation: `HELD_OUT_COUNT` at even distances, or a quarter."""
     rows = list(samples.rows())
     count = min(HELD_OUT_COUNT, max(1, len(rows) // 4))
@@ -90,7 +90,7 @@ def _divided(samples: Samples) -> tuple[Samples, Samples]:
     )
 
 
-def _applied(
+def _apply_method(
     model: FloatModel,
     ranges: Ranges,
     samples: Samples,
@@ -108,7 +108,7 @@ def _applied(
 def _equalize(
     model: FloatModel, ranges: Ranges, samples: Samples, config: Config, _method: GlobalMethod
 ) -> Made:
-    found = equalized(model, samples.spread(SCALED), min(config.quantize.weight_bits or 8, 8))
+    found = equalize_channels(model, samples.spread(SCALED), min(config.quantize.weight_bits or 8, 8))
     if found.sets:
         ranges = calibrate(parts_of(found.model), samples, config)
     return found.model, ranges, f"{found.sets} sets of channels scaled"
@@ -118,7 +118,7 @@ def _smooth_quant(
     model: FloatModel, ranges: Ranges, samples: Samples, config: Config, method: GlobalMethod
 ) -> Made:
     numbers = {node: at for at, node in enumerate(model.model.graph, len(model.model.graph.inputs))}
-    found = smoothed(
+    found = smooth_channels(
         model,
         samples.spread(SHOWN),
         method.numbers["alpha"],
@@ -144,12 +144,12 @@ def _awq(model: FloatModel, ranges: Ranges, samples: Samples, config: Config, me
 def _second_moment(
     model: FloatModel, ranges: Ranges, samples: Samples, config: Config, method: GlobalMethod
 ) -> Made:
-    made = replace(model, model=copied(model.model))
+    made = replace(model, model=copy_model(model.model))
     layers = dict(chosen_layers(made, config, method))
     for operand in operands_of(made.model, list(layers), samples.spread(SHOWN)):
         grid = operand_grid(operand.name, ranges, config)
         for layer, x in operand.layers:
-            values, steps = with_variances(layer.weights, x, stored(x, grid), layers[layer])
+            values, steps = with_variances(layer.weights, x, fake_quantize(x, grid), layers[layer])
             _put(layer, values, steps, x)
     return made, ranges, f"variances of {len(layers)} layers corrected"
 
@@ -157,7 +157,7 @@ def _second_moment(
 def _easy_quant(
     model: FloatModel, ranges: Ranges, samples: Samples, config: Config, method: GlobalMethod
 ) -> Made:
-    made = replace(model, model=copied(model.model))
+    made = replace(model, model=copy_model(model.model))
     layers = dict(chosen_layers(made, config, method))
     numbers = method.numbers
     operands = list(operands_of(made.model, list(layers), samples.spread(int(numbers["batches"]))))
@@ -168,7 +168,7 @@ def _easy_quant(
             grid = operand_grid(operand.name, ranges, config)
             quantized = {}
             for layer, x in operand.layers:
-                found = searched_weights(layer.weights, x, stored(x, grid), layers[layer], numbers)
+                found = searched_weights(layer.weights, x, fake_quantize(x, grid), layers[layer], numbers)
                 quantized[layer] = found.codes * found.steps[:, :, np.newaxis]
                 if found.after > found.before:
                     chosen[layer] = quantized[layer], found.steps
@@ -194,7 +194,7 @@ def _auto_tune(
 def _svd_quant(
     model: FloatModel, ranges: Ranges, samples: Samples, config: Config, method: GlobalMethod
 ) -> Made:
-    made = replace(model, model=copied(model.model))
+    made = replace(model, model=copy_model(model.model))
     layers = dict(chosen_layers(made, config, method))
     numbers, changed = method.numbers, 0
     for at, operand in enumerate(operands_of(made.model, list(layers), samples.spread(8))):
@@ -210,7 +210,7 @@ def _svd_quant(
         x = operand.layers[0][1][0].astype(np.float64)
         start = ranges
         if numbers["mode"] >= 1:
-            clean = denoised(x, numbers["thresh"])
+            clean = denoise(x, numbers["thresh"])
             low, high = min(0.0, float(clean.min())), max(0.0, float(clean.max()))
             tensors = {**ranges.tensors, operand.name: Range(low, high)}
             ranges = Ranges(tensors, ranges.samples, ranges.strategy, ranges.means)
@@ -221,7 +221,7 @@ def _svd_quant(
                 factor: float, now: Ranges = now, name: str = operand.name, x: NDArray[np.float64] = x
             ) -> float:
                 own = operand_grid(name, with_range(now, name, factor), config)
-                return spectral_error(x, stored(x.astype(np.float32), own).astype(np.float64))
+                return spectral_error(x, fake_quantize(x.astype(np.float32), own).astype(np.float64))
 
             ranges = with_range(ranges, operand.name, best_factor(error, numbers))
         changed += ranges.tensors[operand.name] != start.tensors[operand.name]
@@ -239,27 +239,27 @@ def _band_limited(
     own = np.where(reach > 0, reach, 1.0) / largest
     expected = operands @ weights[0].T
 
-    def made(factor: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def fake_quantized_rows(factor: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         steps = (own * factor).astype(np.float32).astype(np.float64)
         codes = np.clip(np.rint(weights / steps[:, :, np.newaxis]), -largest, largest)
         return codes * steps[:, :, np.newaxis], steps
 
     def error(factor: float) -> float:
-        found = operands @ made(factor)[0][0].T
+        found = operands @ fake_quantized_rows(factor)[0][0].T
         alike = cosine(np.abs(np.fft.rfft(expected)), np.abs(np.fft.rfft(found)))
         return float(np.mean((found - expected) ** 2)) * (2 - alike)
 
     factor = best_factor(error, numbers)
     if factor == 1:
         return False
-    _put(layer, *made(factor), x)
+    _put(layer, *fake_quantized_rows(factor), x)
     return True
 
 
 def _adaquant(
     model: FloatModel, ranges: Ranges, samples: Samples, config: Config, method: GlobalMethod
 ) -> Made:
-    made = replace(model, model=copied(model.model))
+    made = replace(model, model=copy_model(model.model))
     layers = dict(chosen_layers(made, config, method))
     numbers, changed = method.numbers, 0
     for operand in operands_of(made.model, list(layers), samples.spread(int(numbers["batches"]))):

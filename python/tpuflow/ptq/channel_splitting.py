@@ -35,7 +35,7 @@ from tpuflow.frontend.values import (
     state_steps,
     steps_of,
 )
-from tpuflow.ptq.layers import LinearLayer, copied, linear_layers
+from tpuflow.ptq.layers import LinearLayer, copy_model, linear_layers
 from tpuflow.ptq.operands import operand_grid
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def split_channels(
     spent = 1.0
     left = [group for group in steps if (1 - LEFT) * noise[group] > least]
     while left:
-        costs = {group: _multiplied(layers, [*chosen, group]) / total - spent for group in left}
+        costs = {group: _multiplication_count(layers, [*chosen, group]) / total - spent for group in left}
         left = [group for group in left if spent + costs[group] <= growth * (1 + 1e-9)]
         if left:
             best = max(left, key=lambda group: noise[group] / costs[group])
@@ -162,7 +162,7 @@ def multiplications(layer: LinearLayer) -> int:
     return math.prod(shape_of(layer.node.outputs[0]) or (0,)) * int(layer.weights.shape[-1])
 
 
-def _multiplied(layers: Iterable[LinearLayer], groups: Iterable[_SplitGroup]) -> float:
+def _multiplication_count(layers: Iterable[LinearLayer], groups: Iterable[_SplitGroup]) -> float:
     """Multiplications of all layers, some of whose operands and results are split."""
     groups = list(groups)
     made = {maker.node for group in groups for maker in group.makers}
@@ -182,7 +182,7 @@ def _split_groups(model: FloatModel) -> list[_SplitGroup]:
     stored: dict[ir.Value, tuple[LinearLayer, tuple[ir.Node, ...]]] = {}
     for layer in layers.values():
         if layer.has_bias:
-            value, behind = _stored(layer)
+            value, behind = _first_rounded(layer)
             stored[value] = (layer, behind)
     found: list[_SplitGroup] = []
     done: set[ir.Value] = set()
@@ -196,7 +196,7 @@ def _split_groups(model: FloatModel) -> list[_SplitGroup]:
     return found
 
 
-def _stored(layer: LinearLayer) -> tuple[ir.Value, tuple[ir.Node, ...]]:
+def _first_rounded(layer: LinearLayer) -> tuple[ir.Value, tuple[ir.Node, ...]]:
     """The first value a layer's sums are rounded to, and the nodes up to it."""
     value, behind = layer.node.outputs[0], []
     summed = value.name == layer.summed
@@ -271,7 +271,7 @@ def _noise(
     """Of every group, what rounding it alone does to the outputs: noise over signal, over all their parts."""
     parts = (part for output in model.model.graph.outputs for part in parts_of_output(output))
     outputs = list(dict.fromkeys(part.name or "" for part in parts))
-    plain = copied(model.model)
+    plain = copy_model(model.model)
     _tidy(plain.graph)
     exact = _run(plain, outputs, samples)
     signal = {name: float(np.sum(np.square(array))) for name, array in exact.items()}
@@ -279,7 +279,7 @@ def _noise(
     for group in groups:
         grid = operand_grid(group.name, ranges, config)
         assert grid is not None
-        made = copied(plain)
+        made = copy_model(plain)
         twins = {value.name: value for node in made.graph for value in node.outputs}
         for value in group.stored:
             _round(made.graph, twins[value.name], grid)
@@ -330,7 +330,7 @@ def _round(graph: ir.Graph, value: ir.Value, grid: Quant) -> None:
 
 def _rewritten(model: FloatModel, steps: Mapping[_SplitGroup, float]) -> FloatModel:
     """The model with groups split, each by its step."""
-    made = copied(model.model)
+    made = copy_model(model.model)
     twins = dict(zip(model.model.graph, made.graph, strict=True))
     for group, step in steps.items():
         for maker in group.makers:

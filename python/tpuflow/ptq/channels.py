@@ -98,7 +98,7 @@ def note_ids(by_number: NDArray[np.float64], ids: Ids, factors: NDArray[np.float
         by_number[np.abs(ids[chosen])] = own[chosen]
 
 
-def _signed(numbers: Ids, ids: Ids) -> Ids:
+def _with_sign(numbers: Ids, ids: Ids) -> Ids:
     """`numbers` at `ids`, with the sign of these."""
     return np.where(ids < 0, -numbers[np.abs(ids)], numbers[np.abs(ids)])
 
@@ -135,11 +135,11 @@ class Channels:
             walk.freeze(value)
         root = np.array([walk.find(number) for number in range(len(walk.parents))])
         return cls(
-            {value: _signed(root, ids) for value, ids in walk.ids.items() if value.name},
+            {value: _with_sign(root, ids) for value, ids in walk.ids.items() if value.name},
             walk.makers,
-            [Reader(reader.node, _signed(root, reader.ids)) for reader in walk.readers],
+            [Reader(reader.node, _with_sign(root, reader.ids)) for reader in walk.readers],
             [
-                Product(each.node, _signed(root, each.left), _signed(root, each.right))
+                Product(each.node, _with_sign(root, each.left), _with_sign(root, each.right))
                 for each in walk.products
             ],
             walk.constants,
@@ -255,7 +255,7 @@ class _Walk:
         value, weights = input_at(node, 0), array_of(input_at(node, 1))
         product = node.op_type == "MatMul"
         if product and input_at(node, 1) in self.ids:
-            return self.multiplied(node)
+            return self.matrix_product(node)
         if value not in self.ids or weights is None or weights.ndim != (2 if product else 4):
             return False
         bias = input_at(node, 2)
@@ -271,7 +271,7 @@ class _Walk:
         self.makers.append(node)
         return True
 
-    def multiplied(self, node: ir.Node) -> bool:
+    def matrix_product(self, node: ir.Node) -> bool:
         """A product of two computed matrices: factors cancel along its sums, or pass from the second one."""
         a, b, out = input_at(node, 0), input_at(node, 1), node.outputs[0]
         rank = len(shape_of(out) or ())
@@ -290,7 +290,7 @@ class _Walk:
         self.ids[out] = np.zeros((1,) * rank, np.int64)
         return True
 
-    def sliced(self, node: ir.Node) -> bool:
+    def slice_of_value(self, node: ir.Node) -> bool:
         """Part of a value: numbers follow their elements."""
         value, out = input_at(node, 0), node.outputs[0]
         starts, ends, axes, steps = (array_of(input_at(node, at)) for at in (1, 2, 3, 4))
@@ -333,7 +333,7 @@ class _Walk:
         self.ids[node.outputs[0]] = self.ids[value]
         return len(node.outputs) == 1
 
-    def reduced(self, node: ir.Node) -> bool:
+    def reduction(self, node: ir.Node) -> bool:
         """A mean, sum or extremum over axes along which factors do not differ."""
         value, axes = input_at(node, 0), array_of(input_at(node, 1))
         if value not in self.ids or axes is None:
@@ -345,7 +345,7 @@ class _Walk:
         self.ids[node.outputs[0]] = ids if keeps else ids.squeeze(over)
         return True
 
-    def added(self, node: ir.Node) -> bool:
+    def addition(self, node: ir.Node) -> bool:
         """A sum: equal factors on both sides; a constant is divided."""
         out = node.outputs[0]
         rank = len(shape_of(out) or ())
@@ -364,7 +364,7 @@ class _Walk:
         self.constants.append((node, 1 - places[0]))
         return True
 
-    def scaled(self, node: ir.Node) -> bool:
+    def product(self, node: ir.Node) -> bool:
         """A product with a value of its own shape keeps that one's factors; the other's are 1."""
         a, b = node.inputs[0], node.inputs[1]
         out = node.outputs[0]
@@ -377,7 +377,7 @@ class _Walk:
                 return True
         return False
 
-    def concatenated(self, node: ir.Node) -> bool:
+    def concatenation(self, node: ir.Node) -> bool:
         """Numbers beside each other, where they run along the axis, else joined."""
         out = node.outputs[0]
         rank = len(shape_of(out) or ())
@@ -397,7 +397,7 @@ class _Walk:
         self.ids[out] = parts[0][0]
         return bool(parts[0][0].shape[axis] == 1)
 
-    def transposed(self, node: ir.Node) -> bool:
+    def transposition(self, node: ir.Node) -> bool:
         """Axes in another order."""
         value = input_at(node, 0)
         if value not in self.ids:
@@ -406,7 +406,7 @@ class _Walk:
         self.ids[node.outputs[0]] = np.transpose(self.ids[value], order)
         return True
 
-    def reshaped(self, node: ir.Node) -> bool:
+    def reshaping(self, node: ir.Node) -> bool:
         """Other axes: numbers follow their elements; what then differs along two axes is frozen."""
         value, out = input_at(node, 0), node.outputs[0]
         if value not in self.ids:
@@ -428,20 +428,20 @@ def _only(axis: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 RULES = {
     "Conv": _Walk.linear,
     "MatMul": _Walk.linear,
-    "Add": _Walk.added,
-    "Sub": _Walk.added,
-    "Mul": _Walk.scaled,
-    "Div": _Walk.scaled,
-    "Concat": _Walk.concatenated,
-    "Slice": _Walk.sliced,
-    "Transpose": _Walk.transposed,
-    "Reshape": _Walk.reshaped,
-    "Flatten": _Walk.reshaped,
-    "Squeeze": _Walk.reshaped,
-    "Unsqueeze": _Walk.reshaped,
-    "ReduceMean": _Walk.reduced,
-    "ReduceSum": _Walk.reduced,
-    "ReduceMax": _Walk.reduced,
+    "Add": _Walk.addition,
+    "Sub": _Walk.addition,
+    "Mul": _Walk.product,
+    "Div": _Walk.product,
+    "Concat": _Walk.concatenation,
+    "Slice": _Walk.slice_of_value,
+    "Transpose": _Walk.transposition,
+    "Reshape": _Walk.reshaping,
+    "Flatten": _Walk.reshaping,
+    "Squeeze": _Walk.reshaping,
+    "Unsqueeze": _Walk.reshaping,
+    "ReduceMean": _Walk.reduction,
+    "ReduceSum": _Walk.reduction,
+    "ReduceMax": _Walk.reduction,
     **dict.fromkeys(PASSES, _Walk.same),
     **dict.fromkeys(NORMS, _Walk.norm),
 }

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpuflow.calibration import Range, Ranges
-from tpuflow.ptq.operands import Operand, operand_grid, stored
+from tpuflow.ptq.operands import Operand, fake_quantize, operand_grid
 
 if TYPE_CHECKING:
     from tpuflow.config import Config
@@ -61,7 +61,7 @@ def _single(values: Array) -> Array:
     return values.astype(np.float32).astype(np.float64)
 
 
-def rounded(weights: Array, steps: Array, largest: int) -> Array:
+def round_to_codes(weights: Array, steps: Array, largest: int) -> Array:
     """Codes of weights, `[groups, rows, k]`; steps `[groups, rows]`."""
     return np.clip(np.rint(weights / steps[:, :, np.newaxis]), -largest, largest)
 
@@ -79,7 +79,7 @@ def with_variances(
     """
     reach = np.abs(weights).max(axis=2)
     steps = _single(np.where(reach > 0, reach, 1.0) / largest)
-    codes = rounded(weights, steps, largest)
+    codes = round_to_codes(weights, steps, largest)
     wanted = _sums(weights, x).astype(np.float64).var(axis=1)
     found = _sums(codes * steps[:, :, np.newaxis], z).astype(np.float64).var(axis=1)
     known = (wanted > 0) & (found > 0)
@@ -110,21 +110,21 @@ def searched_weights(
     rows = weights.shape[1]
     chunks = int(numbers["ngroups"]) or rows
     size = -(-rows // min(chunks, rows))
-    before = cosine(expected, _sums(rounded(weights, own, largest) * own[:, :, np.newaxis], z))
+    before = cosine(expected, _sums(round_to_codes(weights, own, largest) * own[:, :, np.newaxis], z))
     for start in range(0, rows, size):
         part = slice(start, start + size)
         wanted, kept = expected[:, :, part], weights[:, part]
         best = -np.inf
         for factor in (1.0, *np.linspace(numbers["alpha"], numbers["beta"], int(numbers["nsteps"]))):
             tried = _single(own[:, part] * factor)
-            made = rounded(kept, tried, largest) * tried[:, :, np.newaxis]
+            made = round_to_codes(kept, tried, largest) * tried[:, :, np.newaxis]
             found = cosine(wanted, _sums(made, z))
             if found > best:
                 best, steps[:, part] = found, tried
-    codes = rounded(weights, steps, largest)
+    codes = round_to_codes(weights, steps, largest)
     after = cosine(expected, _sums(codes * steps[:, :, np.newaxis], z))
     if after <= before:
-        return WeightSearch(rounded(weights, own, largest), own, before, before)
+        return WeightSearch(round_to_codes(weights, own, largest), own, before, before)
     return WeightSearch(codes, steps, before, after)
 
 
@@ -149,7 +149,8 @@ def searched_operand(
     for factor in (1.0, *np.linspace(numbers["alpha"], numbers["beta"], int(numbers["nsteps"]))):
         grid = operand_grid(operand.name, with_range(ranges, operand.name, float(factor)), config)
         found = [
-            cosine(expected[layer], _sums(quantized[layer], stored(x, grid))) for layer, x in operand.layers
+            cosine(expected[layer], _sums(quantized[layer], fake_quantize(x, grid)))
+            for layer, x in operand.layers
         ]
         if np.mean(found) > best:
             best, chosen = float(np.mean(found)), float(factor)

@@ -9,8 +9,8 @@ channel `c` of an activation is divided by `s[c]`, the weights that read it are 
 with the largest value of the channel and the largest weight that reads it, each over that of all channels.
 to the next power of `2^(1/16)`, so that factors can be told from scales that hold them.
 Chosen is what makes the predicted noise of the sums of all readers least: roundings are taken as uniform and
-independent, operands as uncorrelated. `smoothed` takes the usual fixed exponents for products behind norms
-(G. Xiao et al., "SmoothQuant", 2022: `s = reach^alpha / weight^(1 - alpha)`).
+independent, operands as uncorrelated. `smooth_channels` takes the usual fixed exponents for products behind
+norms (G. Xiao et al., "SmoothQuant", 2022: `s = reach^alpha / weight^(1 - alpha)`).
 
 A factor is a note on a value (`state_factors`), so that whoever shows the stored codes can multiply again.
 """
@@ -33,7 +33,7 @@ from tpuflow.frontend.values import factors_of, input_at, state_factors
 from tpuflow.ptq.attention import attention_factors
 from tpuflow.ptq.channels import NORMS, Channels, Reader, at_ids, note_ids
 from tpuflow.ptq.held_out import HeldOut
-from tpuflow.ptq.layers import copied
+from tpuflow.ptq.layers import copy_model
 from tpuflow.ptq.noise import Columns, ColumnStatistics, Extrema, constant_of, groups_of
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ __all__ = [
     "EqualizedModel",
     "activation_aware",
     "better_equalized",
-    "equalized",
+    "equalize_channels",
     "noted_factors",
-    "scaled",
-    "smoothed",
+    "scale_channels",
+    "smooth_channels",
     "with_factors",
 ]
 
@@ -102,7 +102,7 @@ class EqualizedModel:
     predicted_db: float
 
 
-def equalized(
+def equalize_channels(
     model: FloatModel, samples: Samples, weight_bits: int = 8, *, norms: bool = False, mild: float = MILD
 ) -> EqualizedModel:
     """Factors of least predicted noise for every set of channels; the model is not changed itself.
@@ -114,8 +114,8 @@ def equalized(
         norms: Scale what norms make, too. What they read and hold has 16 bits anyway.
         mild: Weight of the mean batch in what channels are taken to reach, `0 .. 1`, else the furthest's.
     """
-    channels = Channels.of(model.model.graph, _hosted(model))
-    statistics = _observed(model, samples, channels, mild)
+    channels = Channels.of(model.model.graph, _host_nodes(model))
+    statistics = _column_statistics(model, samples, channels, mild)
     levels = (255.0, float((1 << (weight_bits - 1)) - 1))
     factors = np.ones(channels.count)
     gains: list[float] = []
@@ -132,7 +132,7 @@ def equalized(
             gains.append(gain)
     logger.info("%d sets of channels equalised", len(gains))
     return EqualizedModel(
-        scaled(model, channels, factors) if gains else model,
+        scale_channels(model, channels, factors) if gains else model,
         len(gains),
         float(np.mean(gains)) if gains else 0.0,
     )
@@ -160,7 +160,7 @@ def better_equalized(
     bits = min(config.quantize.weight_bits or 8, 8)
 
     def change(model: FloatModel, ranges: Ranges, shown: Samples) -> tuple[FloatModel, Ranges]:
-        found = equalized(model, shown, bits)
+        found = equalize_channels(model, shown, bits)
         return (found.model, held_out.ranges(found.model, shown)) if found.sets else (model, ranges)
 
     gained = held_out.gained_db(change, MARGIN_DB)
@@ -169,7 +169,7 @@ def better_equalized(
     if not gained > MARGIN_DB:
         remark(f"cross-layer equalization: {gained:+.1f} dB on held-out samples, not applied")
         return model
-    found = equalized(model, samples.spread(SCALED), bits)
+    found = equalize_channels(model, samples.spread(SCALED), bits)
     remark(
         f"cross-layer equalization: {found.sets} sets of channels, "
         f"{gained:+.1f} dB or more on held-out samples"
@@ -177,12 +177,12 @@ def better_equalized(
     return found.model
 
 
-def smoothed(
+def smooth_channels(
     model: FloatModel, samples: Samples, alpha: float, fits: Callable[[ir.Node], bool] = lambda _: True
 ) -> EqualizedModel:
     """Factors `reach^alpha / weight^(1 - alpha)` for what products and convolutions read behind norms."""
-    channels = Channels.of(model.model.graph, _hosted(model))
-    statistics = _observed(model, samples, channels)
+    channels = Channels.of(model.model.graph, _host_nodes(model))
+    statistics = _column_statistics(model, samples, channels)
     factors = np.ones(channels.count)
     sets = 0
     for numbers, values, readers, products in channels.members():
@@ -204,7 +204,7 @@ def smoothed(
         usable = (reach[numbers] > 0) & (weight[numbers] > 0)
         factors[numbers] = np.where(usable, np.clip(wished, 1e-4, 1e4), 1.0)
         sets += 1
-    return EqualizedModel(scaled(model, channels, factors) if sets else model, sets, 0.0)
+    return EqualizedModel(scale_channels(model, channels, factors) if sets else model, sets, 0.0)
 
 
 def activation_aware(
@@ -221,8 +221,8 @@ def activation_aware(
         grid: Exponents tried.
         largest: Largest code of the weights of layers; sets of channels that others read stay.
     """
-    channels = Channels.of(model.model.graph, _hosted(model))
-    statistics = _observed(model, samples, channels)
+    channels = Channels.of(model.model.graph, _host_nodes(model))
+    statistics = _column_statistics(model, samples, channels)
     factors = np.ones(channels.count)
     sets = 0
     for numbers, values, readers, products in channels.members():
@@ -246,7 +246,7 @@ def activation_aware(
                 best, least = 1 / own[numbers], error
         factors[numbers] = best
         sets += bool(np.any(best != 1))
-    return EqualizedModel(scaled(model, channels, factors) if sets else model, sets, 0.0)
+    return EqualizedModel(scale_channels(model, channels, factors) if sets else model, sets, 0.0)
 
 
 def _rounding(reader: Reader, magnitude: Array, factors: Array, largest: int) -> float:
@@ -335,7 +335,7 @@ def _by_number(channels: Channels, entries: list[tuple[NDArray[np.int64], Array]
     return found
 
 
-def _observed(
+def _column_statistics(
     model: FloatModel, samples: Samples, channels: Channels, mild: float = MILD
 ) -> dict[str, ColumnStatistics]:
     """Reach and mean square by channel of all values that may be scaled."""
@@ -355,7 +355,7 @@ def _observed(
     return {name: extrema.statistics(mild) for name, extrema in found.items()}
 
 
-def scaled(model: FloatModel, channels: Channels, factors: Array) -> FloatModel:
+def scale_channels(model: FloatModel, channels: Channels, factors: Array) -> FloatModel:
     """The model with values divided by the factors of their channels; it is not changed itself.
 
     Args:
@@ -363,7 +363,7 @@ def scaled(model: FloatModel, channels: Channels, factors: Array) -> FloatModel:
         channels: Numbers of its channels.
         factors: By number; that of number 0 is 1.
     """
-    made = copied(model.model)
+    made = copy_model(model.model)
     pairs = dict(zip(model.model.graph, made.graph, strict=True))
     reads = {reader.node: at_ids(factors, reader.ids) for reader in channels.readers}
     for node in dict.fromkeys([*channels.makers, *reads]):
@@ -394,7 +394,7 @@ def with_factors(model: FloatModel, factors: Mapping[str, Means]) -> FloatModel:
         model: As it was before its channels were scaled.
         factors: By name of a value, as ranges keep them.
     """
-    channels = Channels.of(model.model.graph, _hosted(model))
+    channels = Channels.of(model.model.graph, _host_nodes(model))
     by_number = np.ones(channels.count)
     known = [
         (ids.ravel(), np.array(own.values))
@@ -404,7 +404,7 @@ def with_factors(model: FloatModel, factors: Mapping[str, Means]) -> FloatModel:
     if known:  # all at once: a number's own factor is exact, its inverse's is rounded
         note_ids(by_number, *(np.concatenate(parts) for parts in zip(*known, strict=True)))
     by_number[0] = 1.0
-    return scaled(model, channels, by_number)
+    return scale_channels(model, channels, by_number)
 
 
 def noted_factors(model: FloatModel) -> dict[str, Means]:
@@ -465,6 +465,6 @@ def _replace(node: ir.Node, place: int, array: NDArray[np.floating]) -> None:
     node.replace_input_with(place, value)
 
 
-def _hosted(model: FloatModel) -> set[str]:
+def _host_nodes(model: FloatModel) -> set[str]:
     """Names of the nodes that stay with the host."""
     return {finding.node for finding in model.findings}

@@ -33,7 +33,7 @@ from tpuflow.errors import FileError
 from tpuflow.evaluation.fidelity import Evaluator
 from tpuflow.ptq.adaquant import Adam, stored_operand
 from tpuflow.ptq.confirmation import graph_of
-from tpuflow.ptq.easy_quant import rounded
+from tpuflow.ptq.easy_quant import round_to_codes
 from tpuflow.ptq.operands import Operand, chosen_layers, operand_grid, operands_of
 from tpuflow.report.tensorboard import RunLog, require
 
@@ -97,7 +97,7 @@ def fine_tune(
         if epoch:
             for each in operands:
                 each.learn(generator)
-        now = _moved(ranges, {each.name: each.factor for each in operands})
+        now = _scale_ranges(ranges, {each.name: each.factor for each in operands})
         found = 10 ** (-evaluator.sqnr_db(graph_of(model, now, config)) / 10)
         inside = float(np.mean([each.loss() for each in operands])) if operands else 0.0
         if found < least:
@@ -123,7 +123,7 @@ class _TrainedOperand:
             weights = layer.weights
             reach = np.abs(weights).max(axis=2)
             steps = np.where(reach > 0, reach, 1.0) / largest[layer]
-            made = rounded(weights, steps, largest[layer]) * steps[:, :, np.newaxis]
+            made = round_to_codes(weights, steps, largest[layer]) * steps[:, :, np.newaxis]
             x = columns.astype(np.float64)
             self._readers.append((x, made, x @ weights.transpose(0, 2, 1)))
 
@@ -157,7 +157,7 @@ class _TrainedOperand:
             self._log += self._adam.step(np.array([gradient]))
 
 
-def _moved(ranges: Ranges, factors: dict[str, float]) -> Ranges:
+def _scale_ranges(ranges: Ranges, factors: dict[str, float]) -> Ranges:
     tensors = dict(ranges.tensors)
     for name, factor in factors.items():
         low = min(low for low, _ in tensors[name].pairs)

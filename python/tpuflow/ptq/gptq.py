@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RoundedWeights", "better", "cost", "descended", "gptq", "steps_by_cost"]
+__all__ = ["RoundedWeights", "better", "coordinate_descent", "cost", "gptq", "steps_by_cost"]
 
 Array = NDArray[np.float64]
 
@@ -101,7 +101,7 @@ def gptq(
         weights - plain * steps[:, np.newaxis], damped
     )
     found[behind] = plain[behind]
-    return RoundedWeights(descended(weights, damped, found, steps, largest, sweeps), steps)
+    return RoundedWeights(coordinate_descent(weights, damped, found, steps, largest, sweeps), steps)
 
 
 def better(
@@ -114,7 +114,7 @@ def better(
     return RoundedWeights(codes, np.where(chosen, second.steps, first.steps))
 
 
-def descended(
+def coordinate_descent(
     weights: Array, covariance: Array, codes: Array, steps: Array, largest: int, sweeps: int
 ) -> Array:
     """Codes after coordinate descent from `codes`: each in turn the best given the others."""

@@ -29,10 +29,10 @@ class KeptStatistics:
             if known is model and seen is samples and counting == _counting(config):
                 return ranges_of(parts_of(model), statistics, config)
 
-        def counted(found: Statistics) -> None:
+        def count(found: Statistics) -> None:
             self._counted.append((model, samples, _counting(config), found))
 
-        return calibrate(parts_of(model), samples, config, counted=counted)
+        return calibrate(parts_of(model), samples, config, counted=count)
 
 
 def _counting(config: Config) -> Config:

@@ -19,7 +19,7 @@ from tpuflow.frontend.values import array_of, attributes_of, input_at, shape_of,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LinearLayer", "copied", "linear_layers"]
+__all__ = ["LinearLayer", "copy_model", "linear_layers"]
 
 Array = NDArray[np.float64]
 
@@ -157,7 +157,7 @@ class LinearLayer:
         return value
 
 
-def copied(model: ir.Model) -> ir.Model:
+def copy_model(model: ir.Model) -> ir.Model:
     """A copy of a model; constants are shared, and what is noted about values."""
     made = model.clone()
     for name, value in model.graph.initializers.items():

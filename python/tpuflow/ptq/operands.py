@@ -26,7 +26,15 @@ if TYPE_CHECKING:
     from tpuflow.io.samples import Samples
     from tpuflow.lowering.scheme import Quant
 
-__all__ = ["Operand", "chosen_layers", "largest_code", "operand_grid", "operands_of", "settings_of", "stored"]
+__all__ = [
+    "Operand",
+    "chosen_layers",
+    "fake_quantize",
+    "largest_code",
+    "operand_grid",
+    "operands_of",
+    "settings_of",
+]
 
 Array = NDArray[np.float64]
 
@@ -77,7 +85,7 @@ def operand_grid(name: str, ranges: Ranges, config: Config) -> Quant | None:
     return grid_of(low, high, settings)
 
 
-def stored(values: NDArray[np.float32], grid: Quant | None) -> NDArray[np.float32]:
+def fake_quantize(values: NDArray[np.float32], grid: Quant | None) -> NDArray[np.float32]:
     """Numbers as they come back from their codes."""
     if grid is None:
         return values

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from tpuflow.frontend.values import array_of, attributes_of, input_at, integers_of, shape_of
 from tpuflow.ptq.bias_correction import last_layers
-from tpuflow.ptq.layers import LinearLayer, copied
+from tpuflow.ptq.layers import LinearLayer, copy_model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +71,7 @@ def commute_pooling(model: FloatModel, settings: Sequence[LayerConfig] = ()) -> 
         model: As it is; it is not changed itself.
         settings: Entries by name: what they are for stays where it is.
     """
-    made = copied(model.model)
+    made = copy_model(model.model)
     hosted = {finding.node for finding in model.findings}
     found = [
         entry
@@ -81,7 +81,7 @@ def commute_pooling(model: FloatModel, settings: Sequence[LayerConfig] = ()) -> 
         and not any(each.fits(name) for each in settings for name in entry.names)
     ]
     for entry in found:
-        _moved(made.graph, entry)
+        _move_layer(made.graph, entry)
     return replace(model, model=made) if found else None
 
 
@@ -142,7 +142,7 @@ def _alone(value: ir.Value) -> bool:
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
-def _moved(graph: ir.Graph, entry: _PooledLayer) -> None:
+def _move_layer(graph: ir.Graph, entry: _PooledLayer) -> None:
     """Puts a layer and its bias in front of the average."""
     layer, mean = entry.layer, entry.mean
     source, old = mean.inputs[0], (entry.bias or layer.node).outputs[0]

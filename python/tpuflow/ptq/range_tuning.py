@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from tpuflow.calibration import Range, Ranges
 from tpuflow.config.chain import parsed_chain
-from tpuflow.ptq.easy_quant import rounded
+from tpuflow.ptq.easy_quant import round_to_codes
 from tpuflow.ptq.held_out import HeldOut
 from tpuflow.ptq.kept_statistics import KeptStatistics
-from tpuflow.ptq.operands import Operand, chosen_layers, operand_grid, operands_of, stored
+from tpuflow.ptq.operands import Operand, chosen_layers, fake_quantize, operand_grid, operands_of
 
 if TYPE_CHECKING:
     from tpuflow.config import Config
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tpuflow.lowering.scheme import Quant
     from tpuflow.ptq.layers import LinearLayer
 
-__all__ = ["Reader", "auto_tuned", "better_tuned", "candidates", "distance", "reader", "tuned"]
+__all__ = ["Reader", "auto_tuned", "better_tuned", "candidates", "distance", "reader", "tune_operand"]
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ def auto_tuned(
     for operand in operands_of(model.model, list(layers), samples.spread(int(numbers["batches"]))):
         if operand.name in cut and operand_grid(operand.name, ranges, config) is not None:
             between = candidates(cut[operand.name], whole[operand.name], int(numbers["candidates"]))
-            ranges = tuned(operand, layers, ranges, config, between)
+            ranges = tune_operand(operand, layers, ranges, config, between)
     return ranges
 
 
@@ -157,7 +157,7 @@ def reader(layer: LinearLayer, met: NDArray[np.float32], largest: int) -> Reader
     weights = layer.weights
     reach = np.abs(weights).max(axis=2)
     steps = np.where(reach > 0, reach, 1.0) / largest
-    kept = rounded(weights, steps, largest) * steps[..., np.newaxis]
+    kept = round_to_codes(weights, steps, largest) * steps[..., np.newaxis]
     plain, codes = (each.transpose(0, 2, 1).astype(np.float32) for each in (weights, kept))
     return Reader(met, codes, met @ plain)
 
@@ -166,13 +166,13 @@ def distance(readers: Sequence[Reader], grid: Quant | None) -> float:
     """How far sums over an operand on a grid are from float, in parts of those: of the furthest reader."""
     found = 0.0
     for each in readers:
-        made = stored(each.met, grid) @ each.weights
+        made = fake_quantize(each.met, grid) @ each.weights
         made -= each.sums
         found = max(found, float(np.linalg.norm(made)) / each.norm)
     return found
 
 
-def tuned(
+def tune_operand(
     operand: Operand,
     layers: Mapping[LinearLayer, int],
     ranges: Ranges,

@@ -46,7 +46,7 @@ from tpuflow.lowering import QuantizeError
 from tpuflow.lowering import lower as lower_model
 from tpuflow.partitioning import Partitioned, PartitionedModel, partition
 from tpuflow.ptq.bias_correction import correct_output_bias
-from tpuflow.ptq.chain import refined
+from tpuflow.ptq.chain import apply_chain
 from tpuflow.ptq.equalization import better_equalized, noted_factors, with_factors
 from tpuflow.ptq.held_out import Estimate, HeldOut
 from tpuflow.ptq.listener import Listener
@@ -231,7 +231,7 @@ def _refine(state: CalibratedModel, job: _Job) -> CalibratedModel:
         raise FileError(
             f"{job.data.ranges_file}: global_calibration needs samples: give --calib, not --ranges"
         )
-    model, ranges = refined(
+    model, ranges = apply_chain(
         state.model, state.ranges, job.data.samples, job.config, job.listener.step, job.listener.remark
     )
     return replace(state, model=model, ranges=ranges)
@@ -242,7 +242,7 @@ def _correct(state: CalibratedModel, job: _Job) -> CalibratedModel:
         return state
     found = correct_output_bias(state.model, state.ranges, job.data.samples, job.config)
     if found.errors:
-        job.listener.remark(f"bias correction: applied to {len(found.errors)} output layers")
+        job.listener.remark(f"bias correction: {len(found.errors)} output layers")
     return replace(state, ranges=found)
 
 
@@ -265,7 +265,7 @@ STAGES: Mapping[str, Callable[[CalibratedModel, _Job], CalibratedModel]] = {
 """The stages before lowering, in their order."""
 
 
-def _unchanged(ranges: Ranges, _model: FloatModel) -> Ranges:
+def _same_ranges(ranges: Ranges, _model: FloatModel) -> Ranges:
     return ranges
 
 
@@ -296,7 +296,7 @@ class Recipe:
         model: FloatModel | PartitionedModel | CalibratedModel,
         data: CalibrationData,
         listener: Listener | None = None,
-        set_inputs: Callable[[Ranges, FloatModel], Ranges] = _unchanged,
+        set_inputs: Callable[[Ranges, FloatModel], Ranges] = _same_ranges,
     ) -> CalibratedModel:
         """Runs all stages before lowering.
 

@@ -30,18 +30,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpuflow.calibration import calibrate, collect, without_warnings
-from tpuflow.config import Config, scoped
+from tpuflow.config import Config, resolve_layers
 from tpuflow.errors import SampleError
 from tpuflow.evaluation.fidelity import Evaluator, Fidelity
 from tpuflow.io.samples import Samples
 from tpuflow.lowering import added_values
 from tpuflow.ptq.channel_splitting import multiplications, split_channels
 from tpuflow.ptq.confirmation import parts_of
-from tpuflow.ptq.equalization import MILD, SCALED, equalized, noted_factors
+from tpuflow.ptq.equalization import MILD, SCALED, equalize_channels, noted_factors
 from tpuflow.ptq.layers import linear_layers
 from tpuflow.ptq.pooling_commutation import commute_pooling
 from tpuflow.ptq.recipe import CalibratedModel, CalibrationData, Recipe
-from tpuflow.ptq.validation import Validation, kept_apart, validated
+from tpuflow.ptq.validation import Validation, kept_apart, validate_graph
 from tpuflow.ptq.weights import refine_weights
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from tpuflow.partitioning.storage import AnyGraph
     from tpuflow.ptq.held_out import Estimate
 
-__all__ = ["Candidate", "Plan", "SearchResult", "divided", "search"]
+__all__ = ["Candidate", "Plan", "SearchResult", "sample_folds", "search"]
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ FACTORS: Mapping[str, tuple[bool, float]] = {
     "channels mildly": (False, 0.5),
     "channels and norms": (True, MILD),
 }
-"""Ways to scale channels: whether those that norms make are, and how mildly (see `equalized`)."""
+"""Ways to scale channels: whether those that norms make are, and how mildly (see `equalize_channels`)."""
 
 WIDER = {
     "int16_normalization": "16 bits inside norms",
@@ -256,8 +256,8 @@ def search(
         remark(f"{samples.count} samples: too few to choose by, the default recipe is taken")
         return _default(model, samples, given, ())
     with without_warnings():
-        tried = _tried(model, parts[0], given, remark, growth, journal)
-        found = _validated(model, *parts, given, tried, growth)
+        tried = _try_candidates(model, parts[0], given, remark, growth, journal)
+        found = _validate_best(model, *parts, given, tried, growth)
     chosen = _best(tried)
     flips = f", {found.more_flips:+.2f} decisions a sample" if found.more_flips else ""
     remark(
@@ -266,16 +266,16 @@ def search(
     )
     if not found.holds:
         return replace(_default(model, samples, given, tuple(tried)), validation=found)
-    sources = _Sources(model, samples, samples.count, growth, _scoped(model, given))
-    state = sources.calibrated(chosen.plan)
+    sources = _Sources(model, samples, samples.count, growth, _resolve_config(model, given))
+    state = sources.calibrate(chosen.plan)
     assert state.ranges is not None, "calibration gives some"
     graph = chosen.plan.recipe.graph(state)
     return SearchResult(graph, chosen.config, state.ranges, tuple(tried), chosen.name, found)
 
 
-def _scoped(model: FloatModel, config: Config) -> Config:
+def _resolve_config(model: FloatModel, config: Config) -> Config:
     """The configuration candidates start from: numbers and operators are those of the network as it is."""
-    return scoped(_counting_all(config), model.model)
+    return resolve_layers(_counting_all(config), model.model)
 
 
 def _default(
@@ -288,16 +288,18 @@ def _default(
     return SearchResult(recipe.graph(state), config, state.ranges, tried, DEFAULT)
 
 
-def _validated(
+def _validate_best(
     model: FloatModel, shown: Samples, kept: Samples, config: Config, tried: list[Candidate], growth: float
 ) -> Validation:
     """The best candidate beside the default recipe, on the samples kept apart."""
-    sources = _Sources(model, shown, REFINED, growth, _scoped(model, config))
+    sources = _Sources(model, shown, REFINED, growth, _resolve_config(model, config))
     found = sources.graph(_best(tried).plan)
-    return validated(Evaluator(model, kept), found, _default(model, shown, config, ()).graph, shown.count)
+    return validate_graph(
+        Evaluator(model, kept), found, _default(model, shown, config, ()).graph, shown.count
+    )
 
 
-def _tried(
+def _try_candidates(
     model: FloatModel,
     samples: Samples,
     config: Config,
@@ -306,10 +308,10 @@ def _tried(
     journal: Journal | None,
 ) -> list[Candidate]:
     """Every candidate, in order, with what it makes of samples held out."""
-    config = _scoped(model, config)
+    config = _resolve_config(model, config)
     folds = [
         (_Sources(model, shown, REFINED, growth, config), Evaluator(model, *groups))
-        for shown, groups in divided(model, samples, config)
+        for shown, groups in sample_folds(model, samples, config)
     ]
     tried: list[Candidate] = []
     for name, plan in _steps(config, folds[0][0], tried):
@@ -371,9 +373,9 @@ class _Sources:
 
     def graph(self, plan: Plan) -> AnyGraph:
         """The graph of a plan."""
-        return plan.recipe.graph(self.calibrated(plan))
+        return plan.recipe.graph(self.calibrate(plan))
 
-    def calibrated(self, plan: Plan) -> CalibratedModel:
+    def calibrate(self, plan: Plan) -> CalibratedModel:
         """Its model with ranges, by what was counted of that model once for all plans that share it."""
         model, key = self.of(plan), plan.key
         if key not in self._counts:
@@ -393,7 +395,7 @@ class _Sources:
                 before = replace(plan, split_channels=False, correct_output_bias=False)
                 source = self.of(before)
                 growth = self._most / max(1, _multiplications(source))
-                ranges = self.calibrated(before).ranges
+                ranges = self.calibrate(before).ranges
                 assert ranges is not None, "calibration gives some"
                 made = split_channels(source, ranges, self._samples, plan.config, growth).model
             elif plan.refined:
@@ -403,7 +405,7 @@ class _Sources:
                 norms, mild = FACTORS[plan.scaled]
                 source, few = self.of(replace(plan, scaled="")), self._samples.spread(SCALED)
                 bits = min(plan.config.quantize.weight_bits or 8, 8)
-                made = equalized(source, few, bits, norms=norms, mild=mild).model
+                made = equalize_channels(source, few, bits, norms=norms, mild=mild).model
             else:
                 made = (
                     self._pooling_commuted if plan.commute_pooling and self._pooling_commuted else self._model
@@ -438,7 +440,7 @@ def _multiplications(model: FloatModel) -> int:
 def _steps(config: Config, sources: _Sources, tried: list[Candidate]) -> Iterator[tuple[str, Plan]]:
     """Name and plan of every candidate; later ones build on the best so far."""
     for strategy in STRATEGIES:
-        yield _told(strategy), Plan(_with_strategy(config, strategy))
+        yield _strategy_text(strategy), Plan(_with_strategy(config, strategy))
     first = _best(tried)
     # What was far behind was evaluated by other samples than the rest, and comes last.
     ranked = sorted(range(1, len(STRATEGIES)), key=lambda at: (-len(tried[at].parts), -tried[at].sqnr_db))
@@ -451,7 +453,7 @@ def _steps(config: Config, sources: _Sources, tried: list[Candidate]) -> Iterato
         way = replace(start, scaled=scaled)
         if sources.differs(way):
             for strategy in likely:
-                name = f"{scaled} equalized, {_told(strategy)}"
+                name = f"{scaled} equalized, {_strategy_text(strategy)}"
                 yield name, replace(way, config=_with_strategy(config, strategy))
     for key, name in WIDER.items():
         chosen = _best(tried).plan
@@ -466,7 +468,7 @@ def _steps(config: Config, sources: _Sources, tried: list[Candidate]) -> Iterato
     for strategy in likely:
         again = _with_strategy(chosen.config, strategy)
         if again != chosen.config:
-            yield f"weights refined, {_told(strategy)}", replace(chosen, config=again, refined=True)
+            yield f"weights refined, {_strategy_text(strategy)}", replace(chosen, config=again, refined=True)
     if chosen.scaled and scaled_best.fidelity.score < first.fidelity.score + NEAR_DB:
         yield (
             "weights refined, channels as they were",
@@ -480,7 +482,10 @@ def _steps(config: Config, sources: _Sources, tried: list[Candidate]) -> Iterato
         for strategy in likely:
             again = _with_strategy(chosen.config, strategy)
             if again != chosen.config:
-                yield f"channels split, {_told(strategy)}", replace(chosen, config=again, split_channels=True)
+                yield (
+                    f"channels split, {_strategy_text(strategy)}",
+                    replace(chosen, config=again, split_channels=True),
+                )
     if config.quantize.bias_correction:
         yield "output bias correction", replace(_best(tried).plan, correct_output_bias=True)
 
@@ -489,7 +494,7 @@ def _best(tried: list[Candidate]) -> Candidate:
     return next(entry for entry in reversed(tried) if entry.kept)
 
 
-def _told(strategy: tuple[str, float]) -> str:
+def _strategy_text(strategy: tuple[str, float]) -> str:
     name, weight = strategy
     return f"{name}, clip_weight {weight:g}" if name == "mse" else name
 
@@ -507,7 +512,9 @@ def _with_strategy(config: Config, strategy: tuple[str, float]) -> Config:
     return config.model_copy(update={"calibrate": config.calibrate.model_copy(update=update)})
 
 
-def divided(model: FloatModel, samples: Samples, config: Config) -> list[tuple[Samples, tuple[Samples, ...]]]:
+def sample_folds(
+    model: FloatModel, samples: Samples, config: Config
+) -> list[tuple[Samples, tuple[Samples, ...]]]:
     """By fold, samples to calibrate with and groups to evaluate with: typical ones, some that reach far."""
     count = samples.count
     if count < 2:
@@ -516,7 +523,7 @@ def divided(model: FloatModel, samples: Samples, config: Config) -> list[tuple[S
     rows = list(samples.rows())
 
     def chosen(places: Iterable[int]) -> Samples:
-        return Samples.of(_stacked([rows[at] for at in places]), model.inputs)
+        return Samples.of(_stack([rows[at] for at in places]), model.inputs)
 
     found = []
     for fold in range(min(FOLDS, count // HELD_OUT) or 1):
@@ -540,5 +547,5 @@ def _reach(model: FloatModel, samples: Samples, config: Config) -> NDArray[np.fl
     return np.repeat(total / max(1, len(tensors)), samples.batch)[: samples.count]
 
 
-def _stacked(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def _stack(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}

@@ -23,7 +23,7 @@ import onnx_ir as ir
 
 from tpuflow.calibration import Means, Range
 from tpuflow.frontend.values import attributes_of, shape_of, state_shifted
-from tpuflow.ptq.layers import LinearLayer, copied, linear_layers
+from tpuflow.ptq.layers import LinearLayer, copy_model, linear_layers
 
 if TYPE_CHECKING:
     from tpuflow.calibration import Ranges
@@ -43,7 +43,7 @@ def shift_negative(model: FloatModel, ranges: Ranges, ratio: float) -> tuple[Flo
         ranges: Of its values.
         ratio: Largest magnitude of a negative part over that of the positive one.
     """
-    made = copied(model.model)
+    made = copy_model(model.model)
     hosted = {finding.node for finding in model.findings}
     readers: dict[str, list[LinearLayer]] = {}
     for layer in linear_layers(made.graph):
@@ -60,7 +60,7 @@ def shift_negative(model: FloatModel, ranges: Ranges, ratio: float) -> tuple[Flo
         ((low, high), *others) = found.pairs
         if others or not 0 < -low <= ratio * high or len(layers) != len(value.uses()):
             continue
-        own = _shifted(made.graph, value, layers, -low)
+        own = _add_constant(made.graph, value, layers, -low)
         tensors |= dict.fromkeys(own, Range(0.0, high - low))
         if name in means:
             moved = Means(means[name].axis, tuple(each - low for each in means[name].values))
@@ -71,21 +71,23 @@ def shift_negative(model: FloatModel, ranges: Ranges, ratio: float) -> tuple[Flo
     return replace(model, model=made), replace(ranges, tensors=tensors, means=means), count
 
 
-def _shifted(graph: ir.Graph, value: ir.Value, layers: list[LinearLayer], constant: float) -> list[str]:
+def _add_constant(graph: ir.Graph, value: ir.Value, layers: list[LinearLayer], constant: float) -> list[str]:
     """Adds a constant to what layers read; the names of the values that hold it."""
     amount = _constant(graph, f"{value.name}/shift", np.array(constant, np.float32))
     add = ir.Node("", "Add", [value, amount], name=f"{value.name}/shifted")
     graph.insert_after(value.producer() or add, add)
-    shifted = _described(add, f"{value.name}/shifted", shape_of(value) or ())
+    shifted = _describe(add, f"{value.name}/shifted", shape_of(value) or ())
     state_shifted(shifted)
     names = [shifted.name or ""]
     for layer in layers:
         layer.add_to_bias(-constant * layer.weights.sum(axis=2).reshape(-1))
-        layer.node.replace_input_with(0, _padded(graph, shifted, layer.node, amount, names))
+        layer.node.replace_input_with(0, _explicit_padding(graph, shifted, layer.node, amount, names))
     return names
 
 
-def _padded(graph: ir.Graph, value: ir.Value, node: ir.Node, amount: ir.Value, names: list[str]) -> ir.Value:
+def _explicit_padding(
+    graph: ir.Graph, value: ir.Value, node: ir.Node, amount: ir.Value, names: list[str]
+) -> ir.Value:
     """What a layer reads, with the padding of a convolution written out."""
     pads = attributes_of(node).get("pads", [0])
     assert isinstance(pads, list)
@@ -98,10 +100,10 @@ def _padded(graph: ir.Graph, value: ir.Value, node: ir.Node, amount: ir.Value, n
     graph.insert_before(node, pad)
     node.attributes["pads"] = ir.AttrInt64s("pads", [0] * 4)
     names.append(name)
-    return _described(pad, name, (*shape[:2], shape[2] + top + bottom, shape[3] + left + right))
+    return _describe(pad, name, (*shape[:2], shape[2] + top + bottom, shape[3] + left + right))
 
 
-def _described(node: ir.Node, name: str, shape: tuple[int, ...]) -> ir.Value:
+def _describe(node: ir.Node, name: str, shape: tuple[int, ...]) -> ir.Value:
     value = node.outputs[0]
     value.name, value.shape, value.type = name, ir.Shape(shape), ir.TensorType(ir.DataType.FLOAT)
     return value

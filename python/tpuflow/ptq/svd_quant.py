@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["best_factor", "denoised", "random_operands", "spectral_error"]
+__all__ = ["best_factor", "denoise", "random_operands", "spectral_error"]
 
 Array = NDArray[np.float64]
 
@@ -39,7 +39,7 @@ def best_factor(error: Callable[[float], float], numbers: Mapping[str, float]) -
     return best
 
 
-def denoised(matrix: Array, share: float) -> Array:
+def denoise(matrix: Array, share: float) -> Array:
     """A matrix without its weakest singular values.
 
     Args:

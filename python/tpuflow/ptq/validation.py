@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tpuflow.io.samples import Samples
     from tpuflow.partitioning.storage import AnyGraph
 
-__all__ = ["Validation", "kept_apart", "validated"]
+__all__ = ["Validation", "kept_apart", "validate_graph"]
 
 FEW = 64
 """Of fewer samples one half is kept apart, of more a quarter."""
@@ -73,7 +73,7 @@ def kept_apart(samples: Samples) -> tuple[Samples, Samples] | None:
     return samples.of_rows(chosen), samples.of_rows(rows[step - 1 :: step]).spread(MOST)
 
 
-def validated(evaluator: Evaluator, found: AnyGraph, default: AnyGraph, calibrated: int) -> Validation:
+def validate_graph(evaluator: Evaluator, found: AnyGraph, default: AnyGraph, calibrated: int) -> Validation:
     """Holds a graph against the default's.
 
     Args:

@@ -16,7 +16,7 @@ from tpuflow.config.chain import GlobalMethod
 from tpuflow.frontend import FloatModel
 from tpuflow.ptq.adaround import Learning, adaround
 from tpuflow.ptq.gptq import RoundedWeights, better, cost, gptq, nearest
-from tpuflow.ptq.layers import LinearLayer, copied
+from tpuflow.ptq.layers import LinearLayer, copy_model
 from tpuflow.ptq.operands import chosen_layers
 from tpuflow.ptq.walk import Walk
 
@@ -157,7 +157,7 @@ def refine_weights(
         The refined model, and what became of every layer.
     """
     config = config or Config()
-    refined = replace(model, model=copied(model.model))
+    refined = replace(model, model=copy_model(model.model))
     if method.numbers.get("batches"):
         samples = samples.spread(int(method.numbers["batches"]))
     layers = chosen_layers(refined, config, method)
@@ -167,15 +167,15 @@ def refine_weights(
     report: list[RefinedLayer] = []
     walks = [Walk(each.model, list(by_operand), samples) for each in (model, refined)]
     for operand, readers in by_operand.items():
-        watched = _watched([layer for layer, _ in readers], *(walk.upto(operand) for walk in walks))
+        watched = _observe_layers([layer for layer, _ in readers], *(walk.upto(operand) for walk in walks))
         rounding = ROUNDINGS[method.name](method.numbers)
-        report += [_refined(layer, largest, watched[layer], rounding) for layer, largest in readers]
+        report += [_refine_layer(layer, largest, watched[layer], rounding) for layer, largest in readers]
         if progress is not None:
             progress(len(report), len(layers))
     return refined, report
 
 
-def _watched(
+def _observe_layers(
     layers: list[LinearLayer], plain: Iterable[NDArray[np.float32]], now: Iterable[NDArray[np.float32]]
 ) -> dict[LinearLayer, _LayerSums]:
     """What layers of one operand meet, batch by batch in the float model and in the one refined so far."""
@@ -189,7 +189,7 @@ def _watched(
     return found
 
 
-def _refined(layer: LinearLayer, largest: int, watched: _LayerSums, rounding: Rounding) -> RefinedLayer:
+def _refine_layer(layer: LinearLayer, largest: int, watched: _LayerSums, rounding: Rounding) -> RefinedLayer:
     weights = layer.weights
     mean_x, mean_z = watched.sum_x / watched.count, watched.sum_z / watched.count
     cross, own = watched.cross / watched.count, watched.own / watched.count

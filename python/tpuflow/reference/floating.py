@@ -58,7 +58,7 @@ def finish(values: Singles, finish: Mapping[str, Any], dtype: str) -> npt.NDArra
     return nearest(np.atleast_1d(wide), dtype).reshape(np.shape(values))
 
 
-def _reached(size: int, outputs: int, first: int, stride: int) -> npt.NDArray[np.intp]:
+def _covered_outputs(size: int, outputs: int, first: int, stride: int) -> npt.NDArray[np.intp]:
     """Output positions for which `first + position * stride` lies in `0..size`."""
     places = first + stride * np.arange(outputs)
     return np.flatnonzero((places >= 0) & (places < size))
@@ -79,7 +79,7 @@ def _taps(shape: Sequence[int], window: Mapping[str, Sequence[int]]) -> Any:
             for axis, index in ((0, i), (1, j)):
                 first = index * window["dilation"][axis] - window["pads"][axis]
                 stride = window["stride"][axis]
-                place = _reached(shape[1 + axis], outputs[axis], first, stride)
+                place = _covered_outputs(shape[1 + axis], outputs[axis], first, stride)
                 at.append(place)
                 cells.append(first + stride * place)
             yield (i, j), (slice(None), at[0][:, None], at[1]), (slice(None), cells[0][:, None], cells[1])

@@ -195,7 +195,7 @@ def run(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[A
                 found = float_graph.OPERATORS[layer["op"]["op"]](seen, output["dtype"])
             values[layer["output"]] = found.astype(DTYPES[output["dtype"]]).reshape(output["shape"])
             continue
-        values[layer["output"]] = _stored(OPERATORS[layer["op"]["op"]](seen), output)
+        values[layer["output"]] = _store(OPERATORS[layer["op"]["op"]](seen), output)
     return {tensors[number]["name"]: values[number] for number in sorted(values) if number not in constants}
 
 
@@ -207,7 +207,7 @@ def _constant(graph: Graph, tensor: int) -> NDArray[Any]:
     return expand(codes, scales, zero_points, block).astype(np.int8)
 
 
-def _stored(codes: Integers, tensor: Mapping[str, Any]) -> NDArray[Any]:
+def _store(codes: Integers, tensor: Mapping[str, Any]) -> NDArray[Any]:
     """Codes in their tensor's type and shape; every code must fit the type."""
     stored = codes.astype(DTYPES[tensor["dtype"]]).reshape(tensor["shape"])
     if not np.array_equal(stored.astype(object).ravel(), codes.astype(object).ravel()):

@@ -39,11 +39,11 @@ def layer_norm(
 
 def _reciprocal_square_root(value: int) -> tuple[int, int]:
     """`(g, s)` with `1 / sqrt(value) ~ g * 2^-s`."""
-    k = next(k for k in range(-130, 62, 2) if 2**60 <= _scaled(value, k) < 2**62)
-    return 2**61 // isqrt(_scaled(value, k)), 61 - k // 2
+    k = next(k for k in range(-130, 62, 2) if 2**60 <= _scale_by_power(value, k) < 2**62)
+    return 2**61 // isqrt(_scale_by_power(value, k)), 61 - k // 2
 
 
-def _scaled(value: int, k: int) -> int:
+def _scale_by_power(value: int, k: int) -> int:
     return value << k if k >= 0 else value >> -k
 
 

@@ -17,7 +17,7 @@ from tpuflow.report.histograms import TensorHistogram, load_histograms, save_his
 from tpuflow.report.overlay import Overlay, save_overlays
 from tpuflow.report.page import RunView, render_page
 from tpuflow.report.perfetto import encode_trace
-from tpuflow.report.picture import Mark, Node, dot_text, graph_nodes, host_node, joined, svg_picture
+from tpuflow.report.picture import Mark, Node, dot_text, graph_nodes, host_node, join_segments, svg_picture
 from tpuflow.report.tensors import tensor_rows
 from tpuflow.report.timeline import Allocation, Slice, Timeline, timeline, timeline_of_all
 
@@ -34,7 +34,7 @@ __all__ = [
     "encode_trace",
     "graph_nodes",
     "host_node",
-    "joined",
+    "join_segments",
     "load_histograms",
     "render_page",
     "save_histograms",

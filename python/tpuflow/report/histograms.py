@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from tpuflow.errors import FileError, SampleError
 from tpuflow.io.arrays import read_arrays
-from tpuflow.io.files import file_stem, make_folder, replaced, write_text
+from tpuflow.io.files import file_stem, make_folder, replace_atomically, write_text
 
 if TYPE_CHECKING:
     from tpuflow.calibration import Ranges, Statistics
@@ -198,7 +198,7 @@ def save_histograms(histograms: list[TensorHistogram], folder: Path) -> list[Pat
         "thresholds": np.array([each.thresholds for each in histograms], np.float64).reshape(-1, 2),
     }
     written = [folder / "histograms.npz"]
-    with replaced(written[0]) as beside, beside.open("wb") as stream:
+    with replace_atomically(written[0]) as beside, beside.open("wb") as stream:
         np.savez_compressed(stream, allow_pickle=False, **arrays)
     for number, each in enumerate(histograms):
         written.append(folder / f"{number:04}_{file_stem(each.name, set())}.svg")

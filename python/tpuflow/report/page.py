@@ -98,7 +98,7 @@ def render_page(run: RunView, other: RunView | None = None, tensors: Sequence[Js
         title=run.title,
         css=unit_styles() + parts["page.css"],
         script="\n".join(parts[name] for name in PARTS if name.endswith(".js")),
-        data=_embedded(_data(views, tensors)),
+        data=_embed_json(_data(views, tensors)),
         names={name: short for name, (short, _) in UNITS.items()},
         units=figures.units(report),
         bounds=figures.bounds(report),
@@ -135,7 +135,7 @@ def unit_styles() -> str:
     return f":root {{ {colors}}}\n{''.join(fills)}"
 
 
-def _embedded(content: Json) -> str:
+def _embed_json(content: Json) -> str:
     """JSON that may stand inside a script element."""
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tpuflow import _core
 
-__all__ = ["Mark", "Node", "dot_text", "edges", "graph_nodes", "host_node", "joined", "svg_picture"]
+__all__ = ["Mark", "Node", "dot_text", "edges", "graph_nodes", "host_node", "join_segments", "svg_picture"]
 
 SWEEPS = 6
 BOX, LINE, ACROSS, DOWN, EDGE = 230, 14, 24, 34, 12
@@ -66,18 +66,24 @@ def graph_nodes(graph: _core.Graph) -> list[Node]:
     """Inputs and layers of a graph, tensors under the names they have in the model."""
     tensors = graph.tensors
 
-    def named(index: int) -> str:
+    def tensor_name(index: int) -> str:
         source = tensors[index].source_json
         return str(json.loads(source)["name"]) if source is not None else tensors[index].name
 
-    def stored(index: int) -> str:
+    def storage_text(index: int) -> str:
         return f"{tensors[index].dtype} {'x'.join(map(str, tensors[index].shape))}"
 
-    nodes = [Node(named(i), (stored(i),), "input", (), (named(i),)) for i in graph.inputs]
+    nodes = [Node(tensor_name(i), (storage_text(i),), "input", (), (tensor_name(i),)) for i in graph.inputs]
     for layer in graph.layers:
-        reads = tuple(named(index) for index in layer.operands if not tensors[index].is_constant)
+        reads = tuple(tensor_name(index) for index in layer.operands if not tensors[index].is_constant)
         nodes.append(
-            Node(layer.name, (layer.op, stored(layer.output)), "layer", reads, (named(layer.output),))
+            Node(
+                layer.name,
+                (layer.op, storage_text(layer.output)),
+                "layer",
+                reads,
+                (tensor_name(layer.output),),
+            )
         )
     return nodes
 
@@ -97,7 +103,7 @@ def edges(nodes: Sequence[Node]) -> list[tuple[int, int]]:
     return found
 
 
-def joined(parts: Sequence[Sequence[Node]]) -> list[Node]:
+def join_segments(parts: Sequence[Sequence[Node]]) -> list[Node]:
     """Nodes of segments that run one after another: an input an earlier one gives is no input."""
     found: list[Node] = []
     given: set[str] = set()
@@ -107,7 +113,7 @@ def joined(parts: Sequence[Sequence[Node]]) -> list[Node]:
     return found
 
 
-def _shown(node: Node, marks: Mapping[str, Mark]) -> tuple[list[str], bool]:
+def _node_lines(node: Node, marks: Mapping[str, Mark]) -> tuple[list[str], bool]:
     """The lines of a node, and whether any tensor it gives failed."""
     own = [marks[name] for name in node.gives if name in marks]
     return [node.name, *node.text, *(mark.text for mark in own)], any(mark.failed for mark in own)
@@ -122,18 +128,18 @@ def dot_text(nodes: Sequence[Node], marks: Mapping[str, Mark] | None = None, nam
         name: Of the picture.
     """
 
-    def quoted(text: str) -> str:
+    def quote(text: str) -> str:
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
     lines = [
-        f"digraph {quoted(name)} {{",
+        f"digraph {quote(name)} {{",
         '  node [shape=box, style="rounded,filled", fontname="sans-serif", fontsize=10];',
     ]
     for number, node in enumerate(nodes):
-        text, failed = _shown(node, marks or {})
+        text, failed = _node_lines(node, marks or {})
         fill = FILLS["failed" if failed else node.kind]
         red = f', color="{RED}", penwidth=2' if failed else ""
-        label = quoted("\n".join(text))
+        label = quote("\n".join(text))
         lines.append(f'  n{number} [label={label}, fillcolor="{fill}"{red}];')
     lines += [f"  n{giver} -> n{reader};" for giver, reader in edges(nodes)]
     return "\n".join([*lines, "}"]) + "\n"
@@ -186,7 +192,7 @@ def svg_picture(nodes: Sequence[Node], marks: Mapping[str, Mark] | None = None) 
         marks: What a comparison says, by tensor.
     """
     rows, ways = _places(len(nodes), edges(nodes))
-    texts = [_shown(node, marks or {}) for node in nodes]
+    texts = [_node_lines(node, marks or {}) for node in nodes]
 
     def wide(node: int) -> int:
         return BOX if node < len(nodes) else EDGE

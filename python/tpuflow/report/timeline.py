@@ -96,7 +96,7 @@ def timeline(program: Json, intervals: Iterable[Json]) -> Timeline:
                 interval["end"],
                 interval["phase"],
                 texts[number],
-                _moved(instruction["work"]) if executes else 0,
+                _moved_bytes(instruction["work"]) if executes else 0,
             )
         )
     allocations = [
@@ -157,7 +157,7 @@ def describe(work: Json) -> str:
     return f"{content['rows']:,} rows from {content['first_row']}"
 
 
-def _moved(work: Json) -> int:
+def _moved_bytes(work: Json) -> int:
     transfer = work.get("Transfer")
     if transfer is None:
         return 0

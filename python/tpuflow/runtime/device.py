@@ -121,7 +121,7 @@ class Device(Closing):
             except MachineError as error:
                 raise MachineError(f"{where}{error}") from None
         if io_address is not None or addresses:
-            program = _relocated(program, io_address, addresses or {})
+            program = _relocate(program, io_address, addresses or {})
         loaded = LoadedProgram(self, program)
         self._loaded.append(loaded)
         return loaded
@@ -142,7 +142,7 @@ class Device(Closing):
         return f"Device({self.info.name!r}, {self.mode!r})"
 
 
-def _relocated(program: AnyProgram, io_address: int | None, addresses: Mapping[str, int]) -> AnyProgram:
+def _relocate(program: AnyProgram, io_address: int | None, addresses: Mapping[str, int]) -> AnyProgram:
     if isinstance(program, Partitioned):
         raise ProgramError(
             "parts of it run on the host: only the inputs and outputs of a single part can lie elsewhere"

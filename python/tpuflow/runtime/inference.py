@@ -17,7 +17,7 @@ from tpuflow.partitioning import DeviceSegment, HostRunner, Partitioned, walk
 from tpuflow.runtime.closing import Closing
 from tpuflow.runtime.core import RunResult, Session
 from tpuflow.runtime.state import State
-from tpuflow.runtime.tensors import TensorDescription, descriptions, given
+from tpuflow.runtime.tensors import TensorDescription, descriptions, ordered_arrays
 
 if TYPE_CHECKING:
     from tpuflow.runtime.device import LoadedProgram
@@ -110,7 +110,7 @@ class Inference(Closing):
             DeviceError: The inference, its program or its device was closed.
         """
         self._require_open()
-        return self._run(given(arrays, self._program.inputs, "input"))
+        return self._run(ordered_arrays(arrays, self._program.inputs, "input"))
 
     @property
     def state(self) -> State:
@@ -137,7 +137,9 @@ class Inference(Closing):
         """
         self._require_open()
         state, program = self.state, self._program
-        ordered = given(arrays, [port for port in program.inputs if port.name not in state.names], "input")
+        ordered = ordered_arrays(
+            arrays, [port for port in program.inputs if port.name not in state.names], "input"
+        )
         taken = iter(ordered)
         nothing = np.zeros(0, np.uint8)
         feeds = [nothing if port.name in state.names else next(taken) for port in program.inputs]
@@ -156,7 +158,7 @@ class Inference(Closing):
             DeviceError: As for `sync`.
         """
         self._require_open()
-        ordered = given(arrays, self._program.inputs, "input")
+        ordered = ordered_arrays(arrays, self._program.inputs, "input")
         if self._workers is None:
             self._workers = ThreadPoolExecutor(self._in_flight, thread_name_prefix="tpuflow")
         ticket = Ticket(self._number, self._workers.submit(self._run, ordered))
@@ -200,7 +202,7 @@ class Inference(Closing):
 
         def device(part: DeviceSegment[Any], taken: dict[str, Array]) -> dict[str, Array]:
             session, inputs, outputs = self._parts[part.name]
-            answer = _answered(session, taken, inputs, exact=self._exact)
+            answer = _run_session(session, taken, inputs, exact=self._exact)
             answers.append(answer)
             return _arrays(answer, outputs)
 
@@ -210,10 +212,10 @@ class Inference(Closing):
         return Outputs(walk(program.program, feeds, self._hosts.runner, device), answers)
 
 
-def _answered(
+def _run_session(
     session: Session, taken: Mapping[str, Array], inputs: tuple[TensorDescription, ...], *, exact: bool
 ) -> RunResult:
-    return session.run(given(taken, inputs, "input"), exact=exact)
+    return session.run(ordered_arrays(taken, inputs, "input"), exact=exact)
 
 
 def _arrays(

@@ -24,7 +24,7 @@ from tpuflow.io.files import read_text, write_text
 from tpuflow.partitioning import Partitioned
 from tpuflow.partitioning.storage import load_program
 from tpuflow.runtime.core import Packer
-from tpuflow.runtime.tensors import descriptions, given
+from tpuflow.runtime.tensors import descriptions, ordered_arrays
 
 __all__ = ["Codec", "convert_to_raw"]
 
@@ -60,7 +60,7 @@ class Codec:
         Raises:
             SampleError: Arrays that do not fit.
         """
-        ordered = given(arrays, self.inputs, "input")
+        ordered = ordered_arrays(arrays, self.inputs, "input")
         return {
             f"input{number}": self._packer.pack(number, array).reshape(-1, self.cache_word_length)
             for number, array in enumerate(ordered)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpuflow.errors import FileError, SampleError
-from tpuflow.io.files import replaced
+from tpuflow.io.files import replace_atomically
 from tpuflow.runtime.core import Session
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class State:
 
     def save(self, path: str | Path) -> None:
         """Writes the rows that count to a file."""
-        with replaced(path) as to:
+        with replace_atomically(path) as to:
             to.write_bytes(self.core.save())
 
     def restore(self, path: str | Path) -> None:

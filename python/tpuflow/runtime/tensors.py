@@ -18,7 +18,7 @@ from tpuflow.execution.simulation import ProgramPort
 if TYPE_CHECKING:
     from tpuflow.io.samples import Port
 
-__all__ = ["TensorDescription", "descriptions", "given", "of_ports"]
+__all__ = ["TensorDescription", "descriptions", "of_ports", "ordered_arrays"]
 
 Array = NDArray[Any]
 
@@ -114,7 +114,9 @@ def of_ports(ports: Sequence[Port]) -> tuple[TensorDescription, ...]:
     )
 
 
-def given(arrays: Mapping[str, Array], wanted: Sequence[TensorDescription], what: str) -> list[Array]:
+def ordered_arrays(
+    arrays: Mapping[str, Array], wanted: Sequence[TensorDescription], what: str
+) -> list[Array]:
     """The arrays in order, each of the right name, type and shape.
 
     Args:
@@ -128,11 +130,11 @@ def given(arrays: Mapping[str, Array], wanted: Sequence[TensorDescription], what
     names = [tensor.name for tensor in wanted]
     for name in arrays:
         if name not in names:
-            raise SampleError(f'unknown {what} "{name}" ({what}s: {_listed(names)})')
+            raise SampleError(f'unknown {what} "{name}" ({what}s: {_list_names(names)})')
     found = []
     for tensor in wanted:
         if tensor.name not in arrays:
-            raise SampleError(f'{what} "{tensor.name}" is missing, there is {_listed(arrays)}')
+            raise SampleError(f'{what} "{tensor.name}" is missing, there is {_list_names(arrays)}')
         array = np.asarray(arrays[tensor.name])
         if array.dtype != tensor.dtype:
             advice = "pack it with the codec of convert_to_raw" if tensor.raw else "convert with .astype"
@@ -148,5 +150,5 @@ def given(arrays: Mapping[str, Array], wanted: Sequence[TensorDescription], what
     return found
 
 
-def _listed(names: Sequence[str] | Mapping[str, Any]) -> str:
+def _list_names(names: Sequence[str] | Mapping[str, Any]) -> str:
     return ", ".join(f'"{name}"' for name in names) or "none"

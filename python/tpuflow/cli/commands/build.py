@@ -325,7 +325,7 @@ class _Announcer:
             self._task(done, total)
 
 
-def _expected(built: BuildResult) -> dict[str, list[float | None]] | None:
+def _expected_sqnr(built: BuildResult) -> dict[str, list[float | None]] | None:
     """By output the interval of its signal to noise; ends are None where there is no noise."""
     if built.estimate is None:
         return None
@@ -372,12 +372,12 @@ def _write(built: BuildResult, request: Request, output: Path | None, json: Path
     start = time.perf_counter()
     graph, settings = output.with_suffix(".tpuq"), output.with_suffix(".layers.json")
     with publication() as files:
-        built.program.save(files.staged(output))
-        built.graph.save(files.staged(graph))
+        built.program.save(files.stage(output))
+        built.graph.save(files.stage(graph))
         if built.layers is not None:
-            write_json(files.staged(settings), built.layers)
+            write_json(files.stage(settings), built.layers)
         digests = files.digests()
-        write_text(files.staged(output.with_suffix(SUFFIX)), digest_lines(digests))
+        write_text(files.stage(output.with_suffix(SUFFIX)), digest_lines(digests))
     built.seconds["write"] = time.perf_counter() - start
     say(f"{'write':<10}{built.seconds['write']:8.2f} s")
     floating, integers = built.sizes.floating, built.sizes.quantized
@@ -418,7 +418,7 @@ def _write(built: BuildResult, request: Request, output: Path | None, json: Path
                 "peak_rss_bytes": peak_rss_bytes(),
                 "fallback": fallback,
                 "sha256": digests,
-                "output_sqnr_db": _expected(built),
+                "output_sqnr_db": _expected_sqnr(built),
                 "warnings": [each.to_json() for each in built.warnings],
             },
         )

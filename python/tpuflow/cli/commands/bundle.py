@@ -58,12 +58,12 @@ def extract(
     file: File, name: Annotated[str, typer.Argument(metavar="NAME", help="Program.")], output: Output
 ) -> None:
     """Write a program of a bundle: the very bytes that went in."""
-    from tpuflow.io.files import replaced
+    from tpuflow.io.files import replace_atomically
     from tpuflow.pipeline.bundle import load_bundle
 
     found = load_bundle(file)
     found.program(name)
-    with replaced(output) as beside:
+    with replace_atomically(output) as beside:
         beside.write_bytes(found.programs[name])
     say(f"{output}: {bytes_text(len(found.programs[name]))}")
 
@@ -82,11 +82,11 @@ def record(
     from tpuflow.execution.levels import program_level
     from tpuflow.io.samples import load_samples
     from tpuflow.partitioning.storage import load_program
-    from tpuflow.pipeline.bundle import recorded
+    from tpuflow.pipeline.bundle import record_test
 
     samples = load_samples(inputs, program_level(load_program(program)).ports)
     with progress("record") as advance:
-        recorded(program, samples, advance).save(output)
+        record_test(program, samples, advance).save(output)
     say(f"{output}: {program.stem} with {samples.count} samples")
 
 

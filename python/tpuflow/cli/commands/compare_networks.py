@@ -103,7 +103,7 @@ def compare_networks(
         report = found.to_json()
         write_figures(asked.json, report if further is None else report | {"validation": further.to_json()})
     if asked.picture is not None:
-        _draw(asked.picture, source, found, found.failed(least, ignored))
+        _draw(asked.picture, source, found, found.failing_tensors(least, ignored))
     _show_comparison(found)
     failures = found.failures(least, ignored, asked.least_sqnr)
     if further is not None:
@@ -183,11 +183,11 @@ def _draw(path: Path, graph: Path, found: Comparison, failed: set[str]) -> None:
     from tpuflow.io.files import write_text
     from tpuflow.partitioning import HostSegment, Partitioned
     from tpuflow.partitioning.storage import load_graph
-    from tpuflow.report import Mark, dot_text, graph_nodes, host_node, joined, svg_picture
+    from tpuflow.report import Mark, dot_text, graph_nodes, host_node, join_segments, svg_picture
 
     network = load_graph(graph)
     if isinstance(network, Partitioned):
-        nodes = joined(
+        nodes = join_segments(
             [
                 [host_node(part.name, part.reason, part.inputs, part.outputs)]
                 if isinstance(part, HostSegment)

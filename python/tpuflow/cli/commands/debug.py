@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tpuflow.partitioning.storage import AnyProgram
 
-__all__ = ["debug", "first_feed", "opened"]
+__all__ = ["debug", "first_feed", "open_program"]
 
 Program = Annotated[
     Path,
@@ -53,7 +53,7 @@ def debug(
     from tpuflow.execution.debug import Debugger, Replay
     from tpuflow.io.files import read_text
 
-    loaded, feed = opened(program, inputs, seed)
+    loaded, feed = open_program(program, inputs, seed)
     debugger = Debugger(Replay(loaded, _codes(loaded, feed)))
     say(debugger.where())
     lines = [] if commands is None else read_text(commands, FileError).splitlines()
@@ -89,7 +89,7 @@ def _tell(text: str) -> None:
         say(text)
 
 
-def opened(path: Path, inputs: Path | None, seed: int) -> tuple[Any, dict[str, NDArray[Any]]]:
+def open_program(path: Path, inputs: Path | None, seed: int) -> tuple[Any, dict[str, NDArray[Any]]]:
     """A program without host segments and one feed."""
     from tpuflow.errors import ProgramError
     from tpuflow.partitioning import Partitioned

@@ -49,7 +49,7 @@ def build_phases(
         (
             name,
             f"{figures[name]['cycles']:,}",
-            bytes_text(_moved(figures[name])),
+            bytes_text(_ddr_bytes(figures[name])),
             bytes_text(len(bundle.programs[name])),
         )
         for name in phases
@@ -60,7 +60,7 @@ def build_phases(
         write_figures(json, {"programs": figures})
 
 
-def _moved(figures: dict[str, Any]) -> int:
+def _ddr_bytes(figures: dict[str, Any]) -> int:
     """Bytes a run reads and writes in DDR."""
     memory = figures["memory"]
     return int(memory["ddr_read_bytes"] + memory["ddr_write_bytes"])
@@ -103,7 +103,7 @@ def generate(
     decoder = open_decoder(file, ran, simulated=simulated)
     held = load_bundle(file)
     with progress("generate") as advance:
-        found = decoder.continued(words.encode(prompt), tokens, advance)
+        found = decoder.generate(words.encode(prompt), tokens, advance)
     say(prompt + words.decode(found))
     programs = {}
     for name in held.programs:
@@ -155,7 +155,7 @@ def _summary(
                 "tokens": tokens[phase],
                 "cycles_per_token": cycles / tokens[phase],
                 "tokens_per_second": tokens[phase] * clock / cycles,
-                "ddr_bytes_per_token": sum(map(_moved, reports[phase])) / tokens[phase],
+                "ddr_bytes_per_token": sum(map(_ddr_bytes, reports[phase])) / tokens[phase],
             }
         )
     return found
@@ -179,7 +179,7 @@ def score_decoder(
     Raises:
         OptionError: The metric is another one.
     """
-    from tpuflow.evaluation.perplexity import losses, paired
+    from tpuflow.evaluation.perplexity import losses, paired_perplexity
     from tpuflow.pipeline.decoders import float_decoder, open_decoder, token_rows
 
     name, _, words = metric.partition("(")
@@ -194,7 +194,7 @@ def score_decoder(
         floats = float_decoder(reference, [each.phase for each in decoder.phases])
         with progress("float") as advance:
             theirs = losses(floats, rows, int(prompt), advance)
-    result = paired(found, theirs)
+    result = paired_perplexity(found, theirs)
     say(f"perplexity of {result.tokens} tokens in {len(rows)} rows, {prompt} of each as a prompt")
     if result.reference is not None and result.change is not None and result.standard_error is not None:
         say(f"  float       {result.reference:.4f}")

@@ -159,12 +159,12 @@ def _run(settings: Settings, networks: list[Workload], executor: Executor, journ
 
     with progress("bounds") as task:
 
-        def told(what: str, done: int, total: int) -> None:
+        def on_progress(what: str, done: int, total: int) -> None:
             if what != task.label:
                 task.begin(what)
             task(done, total)
 
-        return explored(settings, networks, executor, journal, told)
+        return explored(settings, networks, executor, journal, on_progress)
 
 
 def _executor(workers: int, ray: str | None) -> Executor:
@@ -205,11 +205,11 @@ def _settings(study: list[Path], vary: list[str] | None, stated: dict[str, Any])
         return replace(settings, **stated | lists)
     if not vary:
         raise options.OptionError(f"{study[0]}: say what varies, such as --vary array.size=32,64,128")
-    space = dict(map(_varied, vary))
+    space = dict(map(_parse_variation, vary))
     return settings_of({"networks": [str(path) for path in study], "space": space, **stated}, Path())
 
 
-def _varied(text: str) -> tuple[str, list[int | float | str]]:
+def _parse_variation(text: str) -> tuple[str, list[int | float | str]]:
     name, equals, values = text.partition("=")
     if not equals or not values:
         raise options.OptionError(f"--vary {text}: write FIELD=A,B, such as cache.bytes=1M,2M")
@@ -243,7 +243,7 @@ def _estimate(settings: Settings, networks: list[Workload], workers: int) -> Non
     import time
 
     from tpuflow.errors import MachineError
-    from tpuflow.explore.measure import measured
+    from tpuflow.explore.measure import measure_point
     from tpuflow.explore.strategies import SAMPLERS
 
     possible, example, reasons = 0, None, list[str]()
@@ -264,7 +264,7 @@ def _estimate(settings: Settings, networks: list[Workload], workers: int) -> Non
     seconds = 0.0
     for level in settings.levels:
         start = time.perf_counter()
-        measured(*example, settings.energy_table, level, settings.seed)
+        measure_point(*example, settings.energy_table, level, settings.seed)
         seconds += time.perf_counter() - start
     say(f"at most {count * seconds / workers:,.0f} s with {workers} workers: a point took {seconds:.1f} s")
     say(f"about {bytes_text(count * ROW_BYTES * (1 + len(settings.levels)))} of disk")

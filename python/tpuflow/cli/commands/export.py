@@ -72,7 +72,7 @@ def export(
     from tpuflow.export import quantized_onnx
     from tpuflow.export import scales as scales_of
     from tpuflow.frontend import load
-    from tpuflow.io.files import replaced, write_json
+    from tpuflow.io.files import replace_atomically, write_json
     from tpuflow.partitioning.storage import load_graph
 
     if thresholds is not None and ranges is None:
@@ -86,7 +86,7 @@ def export(
     )
     with progress("export"):
         proto = quantized_onnx(loaded, found, fake=fake_quant, exact=not qdq_only)
-    with replaced(output) as beside:
+    with replace_atomically(output) as beside:
         beside.write_bytes(proto.SerializeToString())
     nodes, size = proto.graph.node, bytes_text(output.stat().st_size)
     pairs = sum(node.op_type == "QuantizeLinear" for node in nodes)

@@ -56,14 +56,14 @@ def golden(
 
     Hexadecimal files are for $readmemh; manifest.json names every file with its hash.
     """
-    from tpuflow.cli.commands.debug import opened
+    from tpuflow.cli.commands.debug import open_program
     from tpuflow.execution.levels import GraphLevel
     from tpuflow.execution.vectors import VectorError, estimated_bytes, layer_vectors, write_vectors
     from tpuflow.partitioning import Partitioned
     from tpuflow.partitioning.storage import graph_beside, load_graph, require_pair
 
     span, most = _span(cycles), options.size("--limit", limit)
-    loaded, feed = opened(program, inputs, seed)
+    loaded, feed = open_program(program, inputs, seed)
     source = graph_beside(program) if graph is None else graph
     require_pair(program, source)
     found = load_graph(source)

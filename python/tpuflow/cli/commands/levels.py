@@ -147,8 +147,8 @@ def evaluate(
 def _show_evaluation(found: Evaluation) -> None:
     say(f"{found.metric} of {found.samples} samples, output {found.output}")
     if found.reference is not None:
-        say(f"  float       {found.shown(found.reference)}")
-    say(f"  {found.level:<12}{found.shown(found.value)}")
+        say(f"  float       {found.text_of(found.reference)}")
+    say(f"  {found.level:<12}{found.text_of(found.value)}")
     if found.right_to_wrong is not None:
         lost, won = found.right_to_wrong, found.wrong_to_right
         say(f"  {lost} right in float only, {won} right in {found.level} only")

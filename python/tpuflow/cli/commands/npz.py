@@ -184,10 +184,10 @@ def to_bin(
 ) -> None:
     """Write the elements of an array as bytes, row-major and little-endian."""
     from tpuflow.evaluation.tensor_files import tools
-    from tpuflow.io.files import replaced
+    from tpuflow.io.files import replace_atomically
 
     content = tools.to_bin(tools.pick(tools.read(file), name))
-    with replaced(output) as beside:
+    with replace_atomically(output) as beside:
         beside.write_bytes(content)
     say(f"{output}: {len(content):,} bytes")
 

@@ -92,13 +92,13 @@ def sensitivity(
 
     if to not in PRECISIONS:
         raise PrecisionError(f'--to "{to}": choose of {", ".join(PRECISIONS)}')
-    trials = _opened(
+    trials = _open_model(
         model,
         options.configuration(config, dtype),
         options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
         _Measure(calib, ranges, data, metric, loss, machine, int(level.value), host, plugins),
     ).trials
-    with _limited(steps, time_limit, len(trials.layers)) as limits:
+    with _trial_limits(steps, time_limit, len(trials.layers)) as limits:
         rows = ranked(trials, to, limits)
     _show_rows(trials, rows)
     if limits.cut:
@@ -176,7 +176,7 @@ def mixed(
     told = f"{opening}, metric {metric}, loss {loss}, level {level.value}, host {host}"
     inputs = _inputs(model, calib, ranges, data, settings, machine, plugins) | {"options": told}
     with resumable(output, "mixed", inputs) as journal:
-        opened = _opened(
+        opened = _open_model(
             model,
             settings,
             opening,
@@ -184,12 +184,12 @@ def mixed(
             journal,
         )
         trials = opened.trials
-        with _limited(steps, time_limit, len(trials.layers) * len(words)) as limits:
+        with _trial_limits(steps, time_limit, len(trials.layers) * len(words)) as limits:
             found = within_budget(trials, wish, words, limits, lambda rows: _show_rows(trials, rows))
         if output.suffix == ".table":
             write_text(output, table_text({name: MODES[width] for name, width in found.assignment.items()}))
         else:
-            write_json(output, opened.written(found.assignment))
+            write_json(output, opened.settings_entries(found.assignment))
     counts = {width: list(found.assignment.values()).count(width) for width in words}
     listed = ", ".join(f"{count} at {width}" for width, count in counts.items() if count)
     say()
@@ -202,7 +202,7 @@ def mixed(
     )
     say(f"loss       {_shown_loss(loss, found.loss[0])} before, {_shown_loss(loss, found.loss[1])} now")
     if trials.evaluator.name:
-        say(f"{trials.evaluator.name:<10} {_compared(trials.evaluator, *found.value)}")
+        say(f"{trials.evaluator.name:<10} {_comparison_text(trials.evaluator, *found.value)}")
     _say_hosted(trials, found.assignment)
     if found.partial:
         say("stopped early: layers that were not tried stay as they are")
@@ -264,16 +264,16 @@ def bisect(
     from tpuflow.io.files import write_json
     from tpuflow.ptq.precision import bisect_layers
 
-    opened = _opened(
+    opened = _open_model(
         model,
         options.configuration(config, dtype),
         options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
         _Measure(calib, ranges, data, metric, host=host, plugins=plugins),
     )
     trials = opened.trials
-    with _limited(steps, time_limit, None) as limits:
+    with _trial_limits(steps, time_limit, None) as limits:
         found = bisect_layers(trials, allowed, limits)
-    say(f"{metric}: {_compared(trials.evaluator, found.before, found.after)} in floats")
+    say(f"{metric}: {_comparison_text(trials.evaluator, found.before, found.after)} in floats")
     if not found.layers:
         say("no layer found: as configured the metric is within the allowed loss")
     else:
@@ -287,7 +287,7 @@ def bisect(
     if found.partial:
         say("stopped early: fewer layers may suffice")
     if output is not None:
-        write_json(output, opened.written(assignment))
+        write_json(output, opened.settings_entries(assignment))
         say(f"{output}: these layers in floats, to be given back with --config")
     if json is not None:
         content = {
@@ -315,16 +315,16 @@ def _inputs(
     from tpuflow.frontend import model_digest
     from tpuflow.io.journal import content_digest
 
-    def known(given: Path | str | None) -> str:
+    def identity(given: Path | str | None) -> str:
         return content_digest(given) if given is not None and Path(given).exists() else str(given)
 
     return {
         "model": model_digest(model),
-        "samples": f"{known(calib)} {known(data)} {known(settings.evaluate.data or None)}",
-        "ranges": known(ranges),
+        "samples": f"{identity(calib)} {identity(data)} {identity(settings.evaluate.data or None)}",
+        "ranges": identity(ranges),
         "config": settings.model_dump_json(),
         "machine": machine_text(machine),
-        "plugins": " ".join(known(folder) for folder in plugins or ()),
+        "plugins": " ".join(identity(folder) for folder in plugins or ()),
     }
 
 
@@ -336,7 +336,7 @@ class _OpenedModel:
     model: FloatModel
     machine: str
 
-    def written(self, assignment: Mapping[str, str]) -> dict[str, Any]:
+    def settings_entries(self, assignment: Mapping[str, str]) -> dict[str, Any]:
         """An assignment as settings by layer."""
         from tpuflow.lowering import by_layer
 
@@ -360,7 +360,7 @@ class _Measure(NamedTuple):
     plugins: list[Path] | None = None
 
 
-def _opened(
+def _open_model(
     model: Path, settings: Config, opening: options.Opening, by: _Measure, journal: Journal | None = None
 ) -> _OpenedModel:
     """The trials of a model, its data read and its metric known before anything is calibrated.
@@ -393,7 +393,7 @@ def _opened(
 
 
 @contextmanager
-def _limited(steps: int | None, seconds: float | None, most: int | None) -> Iterator[Limits]:
+def _trial_limits(steps: int | None, seconds: float | None, most: int | None) -> Iterator[Limits]:
     """Limits that show how far a search is, where it is known how far it may go."""
     from tpuflow.ptq.precision import Limits
 
@@ -427,12 +427,12 @@ def _shown_loss(name: str, value: float) -> str:
     return f"{name} {value:.3g}"
 
 
-def _compared(evaluator: Evaluator, before: float, after: float) -> str:
+def _comparison_text(evaluator: Evaluator, before: float, after: float) -> str:
     return f"float {evaluator.base:.4f}, as configured {before:.4f}, now {after:.4f}"
 
 
 def _say_hosted(trials: Trials, assignment: Mapping[str, str]) -> None:
-    hosted = trials.hosted(assignment)
+    hosted = trials.host_layers(assignment)
     if hosted:
         say(f"{len(hosted)} layers need the CPU of the host, the target has no floats: {', '.join(hosted)}")
 

@@ -209,7 +209,7 @@ def _inspect_model(file: Path, shapes: Mapping[str, Sequence[int]], batch: int |
     ]
     table([("", "left"), ("name", "left"), ("shape", "left"), ("type", "left")], rows)
     heading("Operators")
-    _counted(Counter(node.op_type for node in model.model.graph))
+    _show_counts(Counter(node.op_type for node in model.model.graph))
     if model.findings:
         heading("Unsupported operators")
         for finding in model.findings:
@@ -244,7 +244,7 @@ def _inspect_ranges(file: Path) -> dict[str, Any]:
     }
 
 
-def _counted(counts: Counter[str]) -> None:
+def _show_counts(counts: Counter[str]) -> None:
     rows: Sequence[tuple[str, int]] = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     table([("operator", "left"), ("nodes", "right")], rows)
 

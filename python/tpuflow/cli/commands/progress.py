@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-__all__ = ["Lines", "Task", "progress", "rendered"]
+__all__ = ["Lines", "Task", "progress", "render"]
 
 FIRST_LINE_SECONDS = 2.0
 LINE_EVERY_SECONDS = 10.0
@@ -154,7 +154,7 @@ def _redrawn(task: Task) -> Iterator[None]:
     together = sys.stdout.isatty()
     with Live(
         console=terminal,
-        get_renderable=lambda: rendered(task),
+        get_renderable=lambda: render(task),
         refresh_per_second=5,
         transient=True,
         redirect_stdout=together,
@@ -162,7 +162,7 @@ def _redrawn(task: Task) -> Iterator[None]:
         yield
 
 
-def rendered(task: Task) -> RenderableType:
+def render(task: Task) -> RenderableType:
     """A task as a line of the terminal, with a bar while steps are counted."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table

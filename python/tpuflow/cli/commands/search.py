@@ -80,15 +80,15 @@ def search(
         with progress("search"):
             found = best(float_model, samples, settings, say, growth, journal)
         with publication() as files:
-            found.graph.save(files.staged(output))
+            found.graph.save(files.stage(output))
         write_figures(
             report, {"chosen": found.name, "validation": _validation(found), "candidates": _rows(found)}
         )
-    say(f"{output}: {found.name}{_expected(found)}")
+    say(f"{output}: {found.name}{_interval_text(found)}")
     say_host(found.graph)
 
 
-def _expected(found: SearchResult) -> str:
+def _interval_text(found: SearchResult) -> str:
     """The interval of every output, in words."""
     if found.estimate is None:
         return ", accuracy not estimated"

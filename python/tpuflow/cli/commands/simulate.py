@@ -157,13 +157,13 @@ def _energy(program: AnyProgram, run: Run, table: EnergyTable) -> dict[str, Any]
 
 def _write_charts(program: AnyProgram, run: Run, trace: Path | None, report: Path | None) -> None:
     from tpuflow.cli.commands.report import program_view
-    from tpuflow.io.files import replaced, write_text
+    from tpuflow.io.files import replace_atomically, write_text
     from tpuflow.report import encode_trace, render_page
 
     view = program_view(program, run)
     assert view.charts is not None, "the run was traced"
     if trace is not None:
-        with replaced(trace) as beside:
+        with replace_atomically(trace) as beside:
             beside.write_bytes(encode_trace(view.charts, run.report["clock_hz"], program.name))
     if report is not None:
         write_text(report, render_page(view))

@@ -78,7 +78,7 @@ def calibrate(
     """Save the range of every tensor over samples."""
     from tpuflow.calibration import Artifacts, save_artifacts
     from tpuflow.frontend import load
-    from tpuflow.pipeline import Listener, Request, calibrated, calibration_data, starting
+    from tpuflow.pipeline import Listener, Request, calibrate_model, calibration_data, starting
     from tpuflow.plugins import load_plugins
     from tpuflow.ptq import Recipe
     from tpuflow.report import save_histograms, tensor_histograms
@@ -109,7 +109,7 @@ def calibrate(
             counted=None if histograms is None else counted.append,
         )
         recipe = Recipe(settings).without("refine")
-        state = calibrated(starting(float_model, request), request, listener, recipe, data)
+        state = calibrate_model(starting(float_model, request), request, listener, recipe, data)
     ranges = state.ranges
     assert ranges is not None, "calibration gives some"
     ranges.save(output)
@@ -159,7 +159,7 @@ def quantize(
     from tpuflow.config import refuse_calibration
     from tpuflow.frontend import load
     from tpuflow.partitioning import device_networks
-    from tpuflow.pipeline import Listener, Request, calibrated, float_bytes, graph_bytes, starting
+    from tpuflow.pipeline import Listener, Request, calibrate_model, float_bytes, graph_bytes, starting
     from tpuflow.plugins import load_plugins
     from tpuflow.ptq import Recipe
 
@@ -188,7 +188,9 @@ def quantize(
         say(f"note: all layers are {settings.quantize.dtype}: nothing is calibrated")
     elif calib is not None or saved is not None:
         with progress("calibrate") as advance:
-            state = calibrated(state, request, Listener(step=advance, part=advance.begin, remark=say), recipe)
+            state = calibrate_model(
+                state, request, Listener(step=advance, part=advance.begin, remark=say), recipe
+            )
     graph = recipe.graph(state)
     graph.save(output)
     floating, integers = float_bytes(float_model), graph_bytes(graph)

@@ -75,7 +75,7 @@ def zoo(
     from tpuflow.errors import FileError
     from tpuflow.io.files import read_text, write_text
     from tpuflow.pipeline.zoo import DTYPES, Settings, networks, page, summary, sweep, troubles
-    from tpuflow.pipeline.zoo import published as published_names
+    from tpuflow.pipeline.zoo import published_networks as published_names
 
     machine_text(machine)
     text = "" if extra is None else read_text(extra, FileError)

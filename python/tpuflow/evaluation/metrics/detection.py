@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from tpuflow.evaluation.metrics.metric import Array, Metric, MetricError, number, whole
 
-__all__ = ["coco", "detection_f1", "overlaps", "suppressed", "voc"]
+__all__ = ["coco", "detection_f1", "non_maximum_suppression", "overlaps", "voc"]
 
 Real = NDArray[np.float64]
 
@@ -79,7 +79,7 @@ def detection_f1(score: str = "0.5", iou: str = "0.5", outputs: str = "1", backg
     least, level, dropped = number(score, "f1_boxes"), number(iou, "f1_boxes"), whole(background, "f1_boxes")
 
     def value(arrays: Sequence[Array], labels: Any) -> float:
-        found, wanted = _found(arrays, dropped), _labeled(labels)
+        found, wanted = _detected_boxes(arrays, dropped), _label_boxes(labels)
         kept = found.score >= least
         found = Boxes(found.sample[kept], found.corners[kept], found.kind[kept], found.score[kept])
         hits = sum(
@@ -103,14 +103,14 @@ def _mean_over_classes(average: Any, outputs: str, background: str) -> Metric:
     dropped = whole(background, "background")
 
     def value(arrays: Sequence[Array], labels: Any) -> float:
-        found, wanted = _found(arrays, dropped), _labeled(labels)
+        found, wanted = _detected_boxes(arrays, dropped), _label_boxes(labels)
         results = [average(found.of(kind), wanted.of(kind)) for kind in np.unique(wanted.kind)]
         return float(np.mean(results)) if results else float("nan")
 
     return Metric("labels", value, outputs=_count(outputs), percent=True)
 
 
-def _labeled(labels: Array) -> Boxes:
+def _label_boxes(labels: Array) -> Boxes:
     if labels.ndim != 3 or labels.shape[2] != 5:
         raise MetricError(f'array "labels" must hold [samples, boxes, 5] numbers, it has {labels.shape}')
     rows = labels.reshape(-1, 5).astype(np.float64)
@@ -119,7 +119,7 @@ def _labeled(labels: Array) -> Boxes:
     return Boxes(sample[kept], rows[kept, :4], rows[kept, 4].astype(np.int64), np.ones(kept.sum()))
 
 
-def _found(arrays: Sequence[Array], background: int) -> Boxes:
+def _detected_boxes(arrays: Sequence[Array], background: int) -> Boxes:
     if len(arrays) == 1:
         (rows,) = arrays
         if rows.ndim != 3 or rows.shape[2] != 6:
@@ -147,14 +147,14 @@ def _detections(boxes: Real, scores: Real, background: int) -> Real:
             if kind != background:
                 score = classes[:, kind]
                 (likely,) = np.nonzero(score >= LEAST_SCORE)
-                kept = likely[suppressed(corners[likely], score[likely])]
+                kept = likely[non_maximum_suppression(corners[likely], score[likely])]
                 rows.append(np.column_stack([corners[kept], score[kept], np.full(len(kept), kind)]))
         images.append(np.concatenate(rows) if rows else np.zeros((0, 6)))
     longest = max((len(rows) for rows in images), default=0)
     return np.array([np.pad(rows, ((0, longest - len(rows)), (0, 0))) for rows in images])
 
 
-def suppressed(corners: Real, scores: Real, overlap: float = 0.45) -> NDArray[np.int64]:
+def non_maximum_suppression(corners: Real, scores: Real, overlap: float = 0.45) -> NDArray[np.int64]:
     """Indices of the boxes that remain, best first: none overlaps a better one by more than `overlap`."""
     order = np.argsort(-scores, kind="stable")
     kept: list[int] = []

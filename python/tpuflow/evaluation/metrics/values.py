@@ -35,7 +35,9 @@ def max_error(against: str = "float") -> Metric:
 
 def rmse(against: str = "float") -> Metric:
     """Root of the mean squared difference over all values of all samples."""
-    return _all(lambda given, ours: math.sqrt(_squared(given, ours)), against, smaller_is_better=True)
+    return _all(
+        lambda given, ours: math.sqrt(_mean_squared_error(given, ours)), against, smaller_is_better=True
+    )
 
 
 def psnr(peak: str = "", against: str = "float") -> Metric:
@@ -48,7 +50,7 @@ def psnr(peak: str = "", against: str = "float") -> Metric:
     fixed = number(peak, "psnr") if peak else None
 
     def value(given: Array, ours: Array) -> float:
-        error = math.sqrt(_squared(given, ours))
+        error = math.sqrt(_mean_squared_error(given, ours))
         span = float(given.max()) - float(given.min()) if fixed is None else fixed
         if error == 0:
             return math.inf
@@ -57,12 +59,12 @@ def psnr(peak: str = "", against: str = "float") -> Metric:
     return _all(value, against)
 
 
-def _squared(given: Array, ours: Array) -> float:
+def _mean_squared_error(given: Array, ours: Array) -> float:
     difference = ours.astype(np.float64) - given.astype(np.float64)
     return float(np.mean(np.square(difference)))
 
 
-def _checked(against: str) -> Against:
+def _parse_against(against: str) -> Against:
     if against == "labels":
         return "labels"
     if against == "float":
@@ -70,7 +72,7 @@ def _checked(against: str) -> Against:
     raise MetricError(f'compares with "labels" or "float", not with "{against}"')
 
 
-def _given(outputs: Sequence[Array], given: Any, against: Against) -> Array:
+def _reference_array(outputs: Sequence[Array], given: Any, against: Against) -> Array:
     """What an output is compared with.
 
     Raises:
@@ -83,10 +85,10 @@ def _given(outputs: Sequence[Array], given: Any, against: Against) -> Array:
 
 
 def _each(measure: Callable[[Array, Array], float], against: str) -> Metric:
-    kind = _checked(against)
+    kind = _parse_against(against)
 
     def score(outputs: Sequence[Array], given: Any) -> Scores:
-        pairs = zip(_given(outputs, given, kind), outputs[0], strict=True)
+        pairs = zip(_reference_array(outputs, given, kind), outputs[0], strict=True)
         return np.array([measure(theirs, ours) for theirs, ours in pairs])
 
     def value(outputs: Sequence[Array], given: Any) -> float:
@@ -99,9 +101,9 @@ def _each(measure: Callable[[Array, Array], float], against: str) -> Metric:
 def _all(
     measure: Callable[[Array, Array], float], against: str, *, smaller_is_better: bool = False
 ) -> Metric:
-    kind = _checked(against)
+    kind = _parse_against(against)
 
     def value(outputs: Sequence[Array], given: Any) -> float:
-        return measure(_given(outputs, given, kind), outputs[0])
+        return measure(_reference_array(outputs, given, kind), outputs[0])
 
     return Metric(kind, value, smaller_is_better=smaller_is_better)

@@ -67,15 +67,17 @@ def cause(reference: Array, other: Array) -> Cause:
             "range", f"NaN or infinity in only one of them at {count} places: beyond the type's range"
         )
     x, y = np.nan_to_num(x), np.nan_to_num(y)
-    found = _wrapped(reference, other, x, y) or _codes(reference, other, x, y) or _moved(x, y)
-    return found or _saturated(x, y) or _scaled(x, y) or Cause("value", "other numbers: another computation")
+    found = _wraparound(reference, other, x, y) or _codes(reference, other, x, y) or _permutation(x, y)
+    return (
+        found or _saturation(x, y) or _scaling(x, y) or Cause("value", "other numbers: another computation")
+    )
 
 
 def _alike(x: Array, y: Array) -> bool:
     return cosine(x, y) >= EXPLAINED and euclid(x, y) >= EXPLAINED - 0.05
 
 
-def _wrapped(reference: Array, other: Array, x: Array, y: Array) -> Cause | None:
+def _wraparound(reference: Array, other: Array, x: Array, y: Array) -> Cause | None:
     if not {reference.dtype.kind, other.dtype.kind} <= set("iu"):
         return None
     difference = x - y
@@ -103,7 +105,7 @@ def _codes(reference: Array, other: Array, x: Array, y: Array) -> Cause | None:
     )
 
 
-def _moved(x: Array, y: Array) -> Cause | None:
+def _permutation(x: Array, y: Array) -> Cause | None:
     if not _alike(np.sort(x, axis=None), np.sort(y, axis=None)) or _alike(x, y):
         return None
     if x.ndim <= 5:
@@ -128,7 +130,7 @@ def _moved(x: Array, y: Array) -> Cause | None:
     return Cause("layout", "the same numbers in other places")
 
 
-def _saturated(x: Array, y: Array) -> Cause | None:
+def _saturation(x: Array, y: Array) -> Cause | None:
     error = (x - y) ** 2
     total = float(error.sum())
     low, high = float(y.min()), float(y.max())
@@ -140,7 +142,7 @@ def _saturated(x: Array, y: Array) -> Cause | None:
     return Cause("saturation", f"{share:.2%} of the elements are cut off: {beyond}")
 
 
-def _scaled(x: Array, y: Array) -> Cause | None:
+def _scaling(x: Array, y: Array) -> Cause | None:
     fit = _line(x, y)
     if fit is not None:
         gain, offset, fitted = fit

@@ -21,7 +21,7 @@ def to_dot(network: Network, table: Table, name: str = "network") -> str:
     rows = {row.name: row for row in table.rows}
     numbers = {output: number for number, output in enumerate(network.steps)}
     lines = [
-        f"digraph {_quoted(name)} {{",
+        f"digraph {_quote(name)} {{",
         '  node [shape=box style="filled,rounded" fontname="sans-serif" fontsize=10];',
     ]
     sources = {
@@ -32,7 +32,7 @@ def to_dot(network: Network, table: Table, name: str = "network") -> str:
             )
         )
     }
-    lines += [f"  {key} [label={_quoted(tensor)} shape=ellipse];" for tensor, key in sources.items()]
+    lines += [f"  {key} [label={_quote(tensor)} shape=ellipse];" for tensor, key in sources.items()]
     for output, step in network.steps.items():
         row = rows.get(output)
         label, color = f"{step.op}\n{output}", UNKNOWN
@@ -42,12 +42,12 @@ def to_dot(network: Network, table: Table, name: str = "network") -> str:
             if found is not None:
                 label += f"\n{row.verdict.level.value} {found.cosine:.3f} {found.euclid:.3f}"
         width = " penwidth=3" if output in table.first_failing else ""
-        lines.append(f'  n{numbers[output]} [label={_quoted(label)} fillcolor="{color}"{width}];')
+        lines.append(f'  n{numbers[output]} [label={_quote(label)} fillcolor="{color}"{width}];')
         for tensor in dict.fromkeys(step.inputs):
             lines.append(f"  {sources.get(tensor) or f'n{numbers[tensor]}'} -> n{numbers[output]};")
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     text = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{text}"'

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tpuflow.errors import SampleError
 from tpuflow.io.arrays import Header, array_headers, read_arrays
-from tpuflow.io.files import file_stem, make_folder, replaced
+from tpuflow.io.files import file_stem, make_folder, replace_atomically
 
 __all__ = [
     "bits_to_float", "dequantize", "difference", "extract", "headers", "insert", "merge", "permute", "read",
@@ -48,7 +48,7 @@ def pick(arrays: Mapping[str, Array], name: str) -> Array:
         SampleError: There is none of that name.
     """
     if name not in arrays:
-        raise SampleError(f'array "{name}" is missing, there is {_listed(arrays)}')
+        raise SampleError(f'array "{name}" is missing, there is {_list_names(arrays)}')
     return arrays[name]
 
 
@@ -176,12 +176,12 @@ def unpack(arrays: Mapping[str, Array], folder: Path) -> list[Path]:
     taken: set[str] = set()
     for name, array in arrays.items():
         path = folder / f"{file_stem(name, taken)}.npy"
-        with replaced(path) as beside, beside.open("wb") as stream:
+        with replace_atomically(path) as beside, beside.open("wb") as stream:
             np.save(stream, array, allow_pickle=False)
         written.append(path)
     return written
 
 
-def _listed(arrays: Mapping[str, Array]) -> str:
+def _list_names(arrays: Mapping[str, Array]) -> str:
     names = [f'"{name}"' for name in arrays]
     return ", ".join(names[:8] + ([f"and {len(names) - 8} more"] if len(names) > 8 else [])) or "none"

@@ -105,10 +105,10 @@ class Debugger:
     def where(self) -> str:
         """Where the program stands, in a line."""
         found = self.replay.next()
-        begins = "the program has ended" if found is None else f"next {self._shown(found)}"
+        begins = "the program has ended" if found is None else f"next {self._break_text(found)}"
         return f"cycle {self.replay.cycle:,} of {self.replay.cycles:,}: {begins}"
 
-    def _shown(self, each: Instruction) -> str:
+    def _break_text(self, each: Instruction) -> str:
         layer = self.replay.layer_name(each.layer)
         return f"{each.number} ({each.unit}, {layer}, cycles {each.begin}-{each.end})"
 
@@ -146,7 +146,7 @@ class Debugger:
         for _ in range(count):
             if self.replay.ended:
                 break
-            shown.append(self._shown(self.replay.step()))
+            shown.append(self._break_text(self.replay.step()))
         self._passed = None
         return "\n".join([*shown, self.where()])
 
@@ -159,12 +159,12 @@ class Debugger:
                 self._passed = following.number
                 return f"break {number} ({self._breaks[number].text})\n{self.where()}"
             first = False
-            before = self._watched()
+            before = self._watched_bytes()
             done = self.replay.step()
-            for key, seen in self._watched().items():
+            for key, seen in self._watched_bytes().items():
                 if not np.array_equal(seen, before[key]):
                     self._passed = None
-                    changed = f"changed by {self._shown(done)}"
+                    changed = f"changed by {self._break_text(done)}"
                     return f"break {key} ({self._breaks[key].text}): {changed}\n{self.where()}"
         return self.where()
 
@@ -179,7 +179,7 @@ class Debugger:
                 return number
         return None
 
-    def _watched(self) -> dict[int, NDArray[np.uint8]]:
+    def _watched_bytes(self) -> dict[int, NDArray[np.uint8]]:
         return {
             number: self.replay.read(each.space, each.start, each.length)[0].copy()
             for number, each in self._breaks.items()
@@ -211,7 +211,7 @@ class Debugger:
         if what == "units":
             busy = self.replay.under_way()
             return "\n".join(
-                f"{unit:<5} {', '.join(map(self._shown, busy[unit])) or 'idle'}" for unit in UNITS
+                f"{unit:<5} {', '.join(map(self._break_text, busy[unit])) or 'idle'}" for unit in UNITS
             )
         if what == "next":
             following = self.replay.next()
@@ -272,7 +272,10 @@ class Debugger:
     def _list(self, words: Sequence[str]) -> str:
         count = _number(words[0]) if words else 10
         numbers = self.replay.order[self.replay.done : self.replay.done + count]
-        return "\n".join(self._shown(self.replay.instructions[number]) for number in numbers) or self.where()
+        return (
+            "\n".join(self._break_text(self.replay.instructions[number]) for number in numbers)
+            or self.where()
+        )
 
     def _layers(self, words: Sequence[str]) -> str:
         _nothing("layers", words)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from tpuflow.errors import ProgramError
 from tpuflow.execution.debug.replay import Stepper, in_parts
-from tpuflow.execution.debug.tensors import TensorCheck, assembled
-from tpuflow.execution.debug.written import Written, written
+from tpuflow.execution.debug.tensors import TensorCheck, check_tensors
+from tpuflow.execution.debug.written import Written, written_elements
 from tpuflow.execution.levels import GraphLevel
 from tpuflow.execution.simulation import program_ports
 
@@ -138,7 +138,7 @@ def check_steps(
             stopped = str(error)
             break
         executed = number + 1
-        found = written(entry, content["descriptors"], layer.shape, layer.check.op, word)
+        found = written_elements(entry, content["descriptors"], layer.shape, layer.check.op, word)
         if found is not None:
             layer.take(found, stepper, number)
         if ends[entry["layer"]] == number:
@@ -151,8 +151,11 @@ def check_steps(
         if progress is not None and number % 64 == 0:
             progress(number, len(content["instructions"]))
     equal = None if stopped else _outputs_equal(content["outputs"], parts, truth, stepper, word)
-    left = {tensors[layer.output].name: found.left() for layer, found in zip(parts.layers, seen, strict=True)}
-    whole = assembled(graph.graph, parts, boxes, named, left)
+    left = {
+        tensors[layer.output].name: found.final_tensor()
+        for layer, found in zip(parts.layers, seen, strict=True)
+    }
+    whole = check_tensors(graph.graph, parts, boxes, named, left)
     return StepReport([each.check for each in seen], executed, stopped, equal, first_wrong, whole)
 
 
@@ -200,7 +203,7 @@ class _SeenLayer:
             elements = np.flatnonzero(self._waiting[0] >= 0)
             self._compare(elements, self._waiting[1][elements], self._waiting[0][elements])
 
-    def left(self) -> tuple[Array, NDArray[np.bool_]]:
+    def final_tensor(self) -> tuple[Array, NDArray[np.bool_]]:
         """The tensor as it was left, and which elements of it were written."""
         return self._rows.view(self._dtype).reshape(self.shape), self._known.reshape(self.shape)
 

@@ -20,7 +20,7 @@ from tpuflow.execution.debug.written import MOVEMENT
 if TYPE_CHECKING:
     from tpuflow import _core
 
-__all__ = ["TensorCheck", "assembled"]
+__all__ = ["TensorCheck", "check_tensors"]
 
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
@@ -74,7 +74,7 @@ class _Piece:
     operands: tuple[str, ...] = ()
 
 
-def assembled(
+def check_tensors(
     graph: _core.Graph,
     parts: _core.Graph,
     boxes: Boxes,
@@ -99,7 +99,9 @@ def assembled(
             held.setdefault(of, []).append((place, pieces[tensor.name]))
     tensors = graph.tensors
     return [
-        _joined(layer, tensors[layer.output].name, truth[tensors[layer.output].name], held[layer.output])
+        _check_tensor(
+            layer, tensors[layer.output].name, truth[tensors[layer.output].name], held[layer.output]
+        )
         for layer in graph.layers
     ]
 
@@ -128,7 +130,7 @@ def _pieces(
     return pieces
 
 
-def _joined(
+def _check_tensor(
     layer: _core.Layer, name: str, truth: Array, held: Sequence[tuple[tuple[slice, ...], _Piece]]
 ) -> TensorCheck:
     codes = np.zeros_like(truth)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MOVEMENT", "Written", "written"]
+__all__ = ["MOVEMENT", "Written", "written_elements"]
 
 Numbers = NDArray[np.int64]
 MOVEMENT = frozenset({"concat", "embedding", "gather", "insert_zeros", "pad", "rearrange", "rescale"})
@@ -40,7 +40,7 @@ class Written:
     final: bool
 
 
-def written(
+def written_elements(
     entry: Mapping[str, Any],
     descriptors: Sequence[Mapping[str, Any]],
     shape: Sequence[int],
@@ -72,7 +72,7 @@ def written(
         elements = _of_vector(name, fields, work)
     else:
         return None
-    return Written(*_placed(elements, work["output"], shape, word), name not in CARRIED)
+    return Written(*_element_addresses(elements, work["output"], shape, word), name not in CARRIED)
 
 
 def _operation(descriptor: Any) -> tuple[str, Mapping[str, Any]]:
@@ -119,7 +119,7 @@ def _stretch(first: int, end: int) -> Numbers:
     return np.arange(first, end, dtype=np.int64)
 
 
-def _placed(
+def _element_addresses(
     elements: Numbers, view: Mapping[str, Any], shape: Sequence[int], word: int
 ) -> tuple[Numbers, Numbers]:
     """Row-major elements of a view as those of the tensor, and their addresses."""

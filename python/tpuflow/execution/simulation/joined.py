@@ -13,13 +13,13 @@ from typing import Any
 
 from tpuflow.partitioning import HostSegment, Partitioned
 
-__all__ = ["joined"]
+__all__ = ["join_reports"]
 
 Json = dict[str, Any]
 Intervals = list[Json]
 
 
-def joined(
+def join_reports(
     network: Partitioned[Any],
     figures: Mapping[str, tuple[Json, Intervals | None]],
     host_seconds: Mapping[str, float],

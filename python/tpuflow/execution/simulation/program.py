@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tpuflow import _core
 from tpuflow.errors import SampleError
-from tpuflow.execution.simulation.joined import joined
+from tpuflow.execution.simulation.joined import join_reports
 from tpuflow.execution.simulation.ports import ProgramPort
 from tpuflow.execution.simulation.run import Run
 from tpuflow.io.samples import Samples, joined_samples
@@ -149,7 +149,7 @@ class _Machine:
         if not isinstance(self._program, Partitioned):
             return self._figures(self._program, None)[1:]
         figures = {part.name: self._figures(part.network, None)[1:] for part in self._program.device}
-        return joined(self._program, figures, host_seconds)
+        return join_reports(self._program, figures, host_seconds)
 
     def run(self, feed: Mapping[str, Array]) -> tuple[dict[str, Array], Report, Intervals]:
         """Outputs of one feed by the model's names, the figures, and the intervals if traced."""
@@ -163,7 +163,7 @@ class _Machine:
             return outputs
 
         outputs = walk(self._program, feed, self._host, device)
-        return outputs, *joined(self._program, figures, self._host.seconds)
+        return outputs, *join_reports(self._program, figures, self._host.seconds)
 
     def _figures(
         self, program: _core.Program, feed: Mapping[str, Array] | None
@@ -199,12 +199,12 @@ def random_feed(program: Executable, seed: int) -> dict[str, Array]:
     return {
         port.name: read[port.name].decode(read[port.name].random_codes(generator))
         if port.name in read
-        else _drawn(port, generator)
+        else _random_codes(port, generator)
         for port in network_inputs(program)
     }
 
 
-def _drawn(port: Port, generator: np.random.Generator) -> Array:
+def _random_codes(port: Port, generator: np.random.Generator) -> Array:
     if port.dtype.kind == "f":
         return generator.standard_normal(port.shape).astype(port.dtype)
     if port.dtype.kind in "iub":

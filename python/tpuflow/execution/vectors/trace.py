@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tpuflow.errors import ProgramError
 from tpuflow.execution.debug.replay import UNITS, Replay
 
-__all__ = ["Channel", "Request", "State", "Trace", "Words", "traced"]
+__all__ = ["Channel", "Request", "State", "Trace", "Words", "record_trace"]
 
 Array = NDArray[Any]
 
@@ -116,7 +116,7 @@ class Words:
             self.found[instruction, write, word] = content.tobytes(), tuple(known.tolist())
 
 
-def traced(replay: Replay, words: Words) -> Trace:
+def record_trace(replay: Replay, words: Words) -> Trace:
     """The events of a window, after the replay has passed it."""
     signals = words.signals
     per_bank = replay.content["machine"]["cache"]["words"]

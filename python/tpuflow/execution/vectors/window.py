@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from tpuflow.compiler.units import UNITS
 from tpuflow.errors import ProgramError
 from tpuflow.execution.debug.replay import Instruction, Replay, in_parts
-from tpuflow.execution.debug.written import written
+from tpuflow.execution.debug.written import written_elements
 from tpuflow.execution.levels import GraphLevel
 from tpuflow.execution.simulation import program_ports
 from tpuflow.execution.vectors.images import Image
-from tpuflow.execution.vectors.trace import Trace, Words, traced
+from tpuflow.execution.vectors.trace import Trace, Words, record_trace
 
 __all__ = ["LayerVectors", "Tensor", "VectorError", "layer_vectors"]
 
@@ -140,7 +140,7 @@ def layer_vectors(
         others=tuple(begun),
         tensors=tensors,
         places=result.places(after[0]),
-        trace=traced(replay, words),
+        trace=record_trace(replay, words),
     )
 
 
@@ -218,7 +218,7 @@ class _Result:
             return
         content = self._replay.content
         entry, word = content["instructions"][done.number], content["machine"]["cache"]["word_bytes"]
-        place = written(entry, content["descriptors"], self._shape, self._op, word)
+        place = written_elements(entry, content["descriptors"], self._shape, self._op, word)
         if place is None or not place.final:
             return
         inside = place.elements < len(self._rows)

@@ -34,7 +34,7 @@ OF_ANYTHING_ELSE = 1 << 16
 
 def estimated_bytes(vectors: LayerVectors) -> int:
     """Bytes of all files, rather too many than too few."""
-    held = [*vectors.before, *_changed(vectors)]
+    held = [*vectors.before, *_changed_images(vectors)]
     images = sum(each.written_words * (3 * each.word_bytes + 1) + 40 * len(each.runs) for each in held)
     codes = sum(each.codes.size + 3 * each.codes.nbytes for each in vectors.tensors)
     trace, word = vectors.trace, vectors.before[0].word_bytes
@@ -98,7 +98,7 @@ class _Files:
         return self.write(name, (line.encode() + b"\n" for line in lines))
 
 
-def _changed(vectors: LayerVectors) -> list[Image]:
+def _changed_images(vectors: LayerVectors) -> list[Image]:
     pairs = zip(vectors.before, vectors.after, strict=True)
     return [after for before, after in pairs if not after.same_as(before)]
 

@@ -118,7 +118,7 @@ def reduction(context: Context, node: Message) -> str:
 
 @converts("ArgMax", "ArgMin")
 def extreme_index(context: Context, node: Message) -> str:
-    axis = int(context.required(node, 1, "the axis"))
+    axis = int(context.require_constant(node, 1, "the axis"))
     wanted = context.onnx_type(node, "output_type", 9)
     x, last = context.inputs_of(node)[0], f"{node.name}:0"
     name = last if wanted == TensorProto.INT64 else f"{node.name}/index"

@@ -94,7 +94,7 @@ class Context:
             return None
         return self.tensor(node)
 
-    def required(self, node: Message, index: int, what: str) -> Array:
+    def require_constant(self, node: Message, index: int, what: str) -> Array:
         """A constant input.
 
         Raises:
@@ -235,7 +235,7 @@ class Context:
             UnsupportedModelError: Listing every node that cannot be converted.
         """
         findings: list[Finding] = []
-        for node in self._ordered():
+        for node in self._topological_order():
             if node.op in WITHOUT_RESULT:
                 continue
             try:
@@ -304,7 +304,7 @@ class Context:
         self._inputs.append(info)
         self._types[info.name] = info.type
 
-    def _ordered(self) -> list[Message]:
+    def _topological_order(self) -> list[Message]:
         """All nodes, each behind those it reads."""
         order: list[Message] = []
         state: dict[str, int] = {}  # 1: being visited, 2: done

@@ -68,7 +68,7 @@ def padding(context: Context, node: Message) -> dict[str, object]:
 @converts("Conv2D", "DepthwiseConv2dNative")
 def convolution(context: Context, node: Message) -> str:
     source = context.inputs_of(node)[0]
-    filters = context.required(node, 1, "the filter")
+    filters = context.require_constant(node, 1, "the filter")
     height, width, channels, outputs = filters.shape
     group, weights = 1, filters.transpose(3, 2, 0, 1)
     if node.op == "DepthwiseConv2dNative":
@@ -105,8 +105,11 @@ def _dilation(context: Context, node: Message) -> tuple[str, list[int], dict[str
     after = _back_to_space(context, node)
     if after is None:
         raise ConversionError("SpaceToBatchND without a BatchToSpaceND behind the convolution")
-    blocks = [context.required(each, 1, "block_shape").tolist() for each in (before, after)]
-    pads, crops = (context.required(before, 2, "paddings"), context.required(after, 2, "crops"))
+    blocks = [context.require_constant(each, 1, "block_shape").tolist() for each in (before, after)]
+    pads, crops = (
+        context.require_constant(before, 2, "paddings"),
+        context.require_constant(after, 2, "crops"),
+    )
     strides = plane(context, node, context.integers(node, "strides"))
     effective = pads - crops
     whole = blocks[0] == blocks[1] and len(blocks[0]) == 2 and strides == [1, 1]
@@ -147,7 +150,7 @@ def batch_to_space(_context: Context, _node: Message) -> str:
 @converts("Conv2DBackpropInput")
 def transposed_convolution(context: Context, node: Message) -> str:
     source = context.inputs_of(node)[2]
-    filters = context.required(node, 1, "the filter")
+    filters = context.require_constant(node, 1, "the filter")
     strides = plane(context, node, context.integers(node, "strides"))
     if plane(context, node, context.integers(node, "dilations", [1, 1, 1, 1])) != [1, 1]:
         raise ConversionError("dilations are not supported")
@@ -193,7 +196,7 @@ def _output_size(context: Context, node: Message, axis: int) -> int | None:
 def bias(context: Context, node: Message) -> str:
     x, b = context.inputs_of(node)
     if channels_first(context, node):
-        array = context.required(node, 1, "the bias")
+        array = context.require_constant(node, 1, "the bias")
         b = context.value(f"{node.name}/bias", array.reshape(-1, 1, 1))
     return context.emit("Add", [x, b], f"{node.name}:0")
 
@@ -201,7 +204,9 @@ def bias(context: Context, node: Message) -> str:
 @converts("MatMul")
 def product(context: Context, node: Message) -> str:
     operands = [
-        _turned(context, node, index, [1, 0]) if context.flag(node, f"transpose_{letter}") else name
+        _transposed_operand(context, node, index, [1, 0])
+        if context.flag(node, f"transpose_{letter}")
+        else name
         for index, (letter, name) in enumerate(zip("ab", context.inputs_of(node), strict=True))
     ]
     return context.emit("MatMul", operands, f"{node.name}:0")
@@ -217,11 +222,11 @@ def batched_product(context: Context, node: Message) -> str:
         rank = context.rank(name)
         if rank is None:
             raise ConversionError(f"the number of axes of operand {index} is not known")
-        operands.append(_turned(context, node, index, [*range(rank - 2), rank - 1, rank - 2]))
+        operands.append(_transposed_operand(context, node, index, [*range(rank - 2), rank - 1, rank - 2]))
     return context.emit("MatMul", operands, f"{node.name}:0")
 
 
-def _turned(context: Context, node: Message, index: int, perm: list[int]) -> str:
+def _transposed_operand(context: Context, node: Message, index: int, perm: list[int]) -> str:
     """An operand with permuted axes; a constant one as a constant."""
     name, source = f"{node.name}/turned{index}", context.inputs_of(node)[index]
     array = context.constant(source)

@@ -62,7 +62,7 @@ MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
 repeated pair of key and value: it is written alike."""
 
 
-def _declared() -> type[Message]:
+def _declare_messages() -> type[Message]:
     file = descriptor_pb2.FileDescriptorProto(name="graphdef.proto", package="graphdef", syntax="proto3")
     for message, fields in MESSAGES.items():
         made = file.message_type.add(name=message)
@@ -79,7 +79,7 @@ def _declared() -> type[Message]:
     return found
 
 
-GraphDef = _declared()
+GraphDef = _declare_messages()
 
 DTYPES: dict[int, tuple[np.dtype[Any], int, str]] = {
     1: (np.dtype(np.float32), TensorProto.FLOAT, "float_val"),

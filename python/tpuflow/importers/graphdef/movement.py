@@ -31,14 +31,14 @@ def squeeze(context: Context, node: Message) -> str:
 
 @converts("Transpose")
 def transpose(context: Context, node: Message) -> str:
-    perm = context.required(node, 1, "the permutation")
+    perm = context.require_constant(node, 1, "the permutation")
     return context.emit("Transpose", context.inputs_of(node)[:1], f"{node.name}:0", perm=perm.tolist())
 
 
 @converts("Concat", "ConcatV2")
 def concatenation(context: Context, node: Message) -> str:
     place = 0 if node.op == "Concat" else -1
-    axis = int(context.required(node, place, "the axis"))
+    axis = int(context.require_constant(node, place, "the axis"))
     inputs = context.inputs_of(node)
     inputs.pop(place)
     return context.emit("Concat", inputs, f"{node.name}:0", axis=axis)
@@ -47,13 +47,13 @@ def concatenation(context: Context, node: Message) -> str:
 @converts("Split", "SplitV")
 def split(context: Context, node: Message) -> str:
     by_sizes = node.op == "SplitV"
-    axis = int(context.required(node, 2 if by_sizes else 0, "the axis"))
+    axis = int(context.require_constant(node, 2 if by_sizes else 0, "the axis"))
     parts = context.integer(node, "num_split", 1)
     names = [f"{node.name}:{index}" for index in range(parts)]
     inputs = context.inputs_of(node)
     if not by_sizes:
         return context.emit("Split", [inputs[1]], names, axis=axis, num_outputs=parts)
-    sizes = context.required(node, 1, "the sizes")
+    sizes = context.require_constant(node, 1, "the sizes")
     if (sizes < 0).any():
         whole = context.sizes(inputs[0])
         length = whole[axis] if whole else None
@@ -112,7 +112,7 @@ def ramp(context: Context, node: Message) -> str:
 
 @converts("Gather", "GatherV2")
 def gather(context: Context, node: Message) -> str:
-    axis = int(context.required(node, 2, "the axis")) if node.op == "GatherV2" else 0
+    axis = int(context.require_constant(node, 2, "the axis")) if node.op == "GatherV2" else 0
     if context.integer(node, "batch_dims", 0):
         raise ConversionError("batch_dims is not supported")
     return context.emit("Gather", context.inputs_of(node)[:2], f"{node.name}:0", axis=axis)
@@ -120,7 +120,7 @@ def gather(context: Context, node: Message) -> str:
 
 @converts("Pad", "PadV2", "MirrorPad")
 def pad(context: Context, node: Message) -> str:
-    pads = context.required(node, 1, "the paddings")
+    pads = context.require_constant(node, 1, "the paddings")
     options = {}
     if node.op == "MirrorPad":
         mode = context.word(node, "mode", "REFLECT")
@@ -136,7 +136,9 @@ def pad(context: Context, node: Message) -> str:
 
 @converts("Slice")
 def cut(context: Context, node: Message) -> str:
-    begin, size = (np.int64(context.required(node, i, what)) for i, what in ((1, "begin"), (2, "size")))
+    begin, size = (
+        np.int64(context.require_constant(node, i, what)) for i, what in ((1, "begin"), (2, "size"))
+    )
     ends = np.where(size < 0, FARTHEST, begin + size)
     parts = {"starts": begin, "ends": ends, "axes": np.arange(begin.size)}
     given = [context.value(f"{node.name}/{name}", np.int64(array)) for name, array in parts.items()]
@@ -149,7 +151,10 @@ def strided_slice(context: Context, node: Message) -> str:
 
     Axes behind `...` are counted from the end, so that the number of axes need not be known.
     """
-    lists = [context.required(node, index, what) for index, what in enumerate(("begin", "end", "strides"), 1)]
+    lists = [
+        context.require_constant(node, index, what)
+        for index, what in enumerate(("begin", "end", "strides"), 1)
+    ]
     begin, end, strides = (array.astype(np.int64).tolist() for array in lists)
     masks = {
         name: context.integer(node, f"{name}_mask", 0)

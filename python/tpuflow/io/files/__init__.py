@@ -11,7 +11,7 @@ from tpuflow.io.files.atomic import (
     make_folder,
     new_folder,
     publication,
-    replaced,
+    replace_atomically,
     require_unused,
 )
 from tpuflow.io.files.digests import digest_lines, require_listed
@@ -30,7 +30,7 @@ __all__ = [
     "parse_toml",
     "publication",
     "read_text",
-    "replaced",
+    "replace_atomically",
     "require_listed",
     "require_unused",
     "temporary_folder",

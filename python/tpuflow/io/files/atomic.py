@@ -38,7 +38,7 @@ __all__ = [
     "make_folder",
     "new_folder",
     "publication",
-    "replaced",
+    "replace_atomically",
     "require_unused",
 ]
 
@@ -49,7 +49,7 @@ LONGEST_STEM = 200
 
 
 @contextmanager
-def replaced(path: str | Path) -> Iterator[Path]:
+def replace_atomically(path: str | Path) -> Iterator[Path]:
     """A path to write to; what is written there takes the place of `path` when the block ends without error.
 
     The path given keeps the suffix, because some writers choose the format by it. A file that is itself
@@ -60,10 +60,10 @@ def replaced(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     if is_temporary(path):
-        with _told(path):
+        with _translate_errors(path):
             yield path
         return
-    with _told(path):
+    with _translate_errors(path):
         stream = _stream(path)
         if stream is not None:
             sent = _DirectOutput(stream, path.suffix)
@@ -108,14 +108,14 @@ class Publication:
 
     _staged: list[tuple[Path, Path, Temporary | _DirectOutput]] = field(default_factory=list)
 
-    def staged(self, path: str | Path) -> Path:
+    def stage(self, path: str | Path) -> Path:
         """A temporary file beside `path` to write to, which is renamed when the publication ends.
 
         Raises:
             FileError: The file or its folder cannot be written.
         """
         path = Path(path)
-        with _told(path):
+        with _translate_errors(path):
             stream = _stream(path)
             if stream is None:
                 target = _target(path)
@@ -140,10 +140,10 @@ class Publication:
             FileError: A file cannot be flushed or renamed.
         """
         for path, _, temporary in self._staged:
-            with _told(path):
+            with _translate_errors(path):
                 temporary.flush()
         for path, target, temporary in reversed(self._staged):
-            with _told(path):
+            with _translate_errors(path):
                 temporary.publish(target)
 
     def discard(self) -> None:
@@ -185,7 +185,7 @@ def require_unused(path: Path) -> None:
     Raises:
         FileError: Something is.
     """
-    with _told(path):
+    with _translate_errors(path):
         if path.is_dir() and any(path.iterdir()):
             raise FileError(f"{path}: is a folder that is not empty: remove it, or name another")
         if not path.is_dir() and (path.exists() or path.is_symlink()):
@@ -201,7 +201,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     require_unused(path)
-    with _told(path):
+    with _translate_errors(path):
         target = _target(path)
         make_folder(target.parent)
         with temporary_folder(target.parent) as made:
@@ -228,7 +228,7 @@ def file_stem(name: str, taken: set[str]) -> str:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _translate_errors(path: Path) -> Iterator[None]:
     """Errors of the system as errors about `path`."""
     try:
         yield

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuflow.io.files.atomic import replaced
+from tpuflow.io.files.atomic import replace_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ def write_text(path: str | Path, text: str) -> None:
     Raises:
         FileError: The file cannot be written.
     """
-    with replaced(path) as beside:
+    with replace_atomically(path) as beside:
         beside.write_text(text, encoding="utf-8")
 
 
@@ -39,7 +39,7 @@ def write_json(path: str | Path, content: object) -> None:
 
 def json_text(content: object) -> str:
     """The text of a JSON document as `write_json` writes it."""
-    return "".join(_indented(content, "\n")) + "\n"
+    return "".join(_indent(content, "\n")) + "\n"
 
 
 def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -50,20 +50,20 @@ def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """
     import numpy as np  # noqa: PLC0415 - the command line starts without it
 
-    with replaced(path) as beside, beside.open("wb") as stream:
+    with replace_atomically(path) as beside, beside.open("wb") as stream:
         plain = {
             name: array.astype(str) if array.dtype == object else array for name, array in arrays.items()
         }
         np.savez(stream, allow_pickle=False, **plain)
 
 
-def _indented(content: Any, line: str) -> Iterator[str]:
+def _indent(content: Any, line: str) -> Iterator[str]:
     """The parts of a document; numbers of a list stand on one line, `line` begins a new one."""
     if isinstance(content, dict) and content:
         begin = "{"
         for key, value in content.items():
             yield f"{begin}{line}  {_ENCODE(str(key))}: "
-            yield from _indented(value, line + "  ")
+            yield from _indent(value, line + "  ")
             begin = ","
         yield line + "}"
     elif isinstance(content, list | tuple) and any(
@@ -72,7 +72,7 @@ def _indented(content: Any, line: str) -> Iterator[str]:
         begin = "["
         for value in content:
             yield f"{begin}{line}  "
-            yield from _indented(value, line + "  ")
+            yield from _indent(value, line + "  ")
             begin = ","
         yield line + "]"
     else:

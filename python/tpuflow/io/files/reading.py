@@ -45,7 +45,7 @@ def parse_json(text: str, source: str | Path, error: type[TpuflowError]) -> Any:
         TpuflowError: As `error`: it is not JSON, or nested too deep.
     """
     try:
-        content = _bounded(json.loads(text))
+        content = _require_shallow(json.loads(text))
         if "\\ud" in text or "\\uD" in text:  # halves of characters, which no other text can hold
             json.dumps(content, ensure_ascii=False).encode()
         return content
@@ -63,13 +63,13 @@ def parse_toml(text: str, source: str | Path, error: type[TpuflowError]) -> dict
         # Parsing takes time with the square of a key's parts: minutes for a key of 100 kB.
         if any(part.count(".") > DEEPEST for part in re.split(r"[\n=,{}\[\]]", TOML_TEXT.sub("", text))):
             raise RecursionError
-        found: dict[str, Any] = _bounded(tomllib.loads(text))
+        found: dict[str, Any] = _require_shallow(tomllib.loads(text))
     except (ValueError, RecursionError) as reason:
         raise error(f"{source}: not a TOML file: {_reason(reason)}") from None
     return found
 
 
-def _bounded(content: Any) -> Any:
+def _require_shallow(content: Any) -> Any:
     """The content, unless it is nested too deep."""
     level = [content]
     for _ in range(DEEPEST):

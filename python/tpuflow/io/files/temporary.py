@@ -52,7 +52,7 @@ class Temporary:
             OSError: It cannot be created.
         """
         remove_abandoned(folder)
-        self.path, self._descriptor = _created(folder, suffix, directory=False)
+        self.path, self._descriptor = _create_locked(folder, suffix, directory=False)
 
     def publish(self, target: Path) -> None:
         """Flushes the file to the disk and renames it to `target`, whose permissions it takes over.
@@ -91,7 +91,7 @@ class Temporary:
         if (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino):
             self._close()
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            _locked(self._descriptor)
+            _lock(self._descriptor)
 
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -110,7 +110,7 @@ def temporary_folder(parent: str | Path | None = None) -> Iterator[Path]:
     """
     parent = Path(tempfile.gettempdir() if parent is None else parent)
     remove_abandoned(parent)
-    path, descriptor = _created(parent, "", directory=True)
+    path, descriptor = _create_locked(parent, "", directory=True)
     try:
         yield path
     finally:
@@ -152,7 +152,7 @@ def _remove_if_abandoned(path: Path) -> None:
         os.close(descriptor)
 
 
-def _created(folder: Path, suffix: str, *, directory: bool) -> tuple[Path, int]:
+def _create_locked(folder: Path, suffix: str, *, directory: bool) -> tuple[Path, int]:
     """Path and locked descriptor of a new file or folder."""
     suffix = suffix if len(os.fsencode(suffix)) <= LONGEST_SUFFIX else ""
     while True:
@@ -172,13 +172,13 @@ def _created(folder: Path, suffix: str, *, directory: bool) -> tuple[Path, int]:
             if not folder.is_dir():
                 raise
             continue  # another process took the new folder for an abandoned one, before it was locked
-        _locked(descriptor)
+        _lock(descriptor)
         if os.fstat(descriptor).st_nlink:
             return path, descriptor
         os.close(descriptor)  # taken for an abandoned one, before it was locked
 
 
-def _locked(descriptor: int) -> None:
+def _lock(descriptor: int) -> None:
     """Locks a file; where the file system knows no locks, nobody can find it abandoned either."""
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX)

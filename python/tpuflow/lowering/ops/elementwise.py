@@ -69,7 +69,7 @@ def binary(context: Lowering, step: Step) -> None:
     kind = node.op_type.lower()
     if len(node.inputs) != 2:
         raise UnsupportedNodeError(f"{len(node.inputs)} operands")
-    if _scaled(context, step):
+    if _lower_positive_scaling(context, step):
         return
     a, b, shape, view = placed_operands(context, step, slack=EXACT if kind in ALIGNED else 0.0)
     target = context.grids.target(step)
@@ -96,7 +96,7 @@ def binary(context: Lowering, step: Step) -> None:
     context.emit(step, op, shape, view, target)
 
 
-def _scaled(context: Lowering, step: Step) -> bool:
+def _lower_positive_scaling(context: Lowering, step: Step) -> bool:
     """Handles a product with (or quotient by) one positive constant: the same codes at another scale."""
     node = step.node
     if node.op_type not in {"Mul", "Div"} or scheme.is_float(context.grids.dtype_of(step)):
@@ -114,7 +114,7 @@ def _scaled(context: Lowering, step: Step) -> bool:
     if not (math.isfinite(factor) and factor > 0.0):
         return False
     stored = context.stored[value]
-    grid = stored.grid.scaled(factor)
+    grid = stored.grid.scale_by(factor)
     if not grid.scale > 0.0:
         return False
     wanted = context.settings.explicit(step.names, "dtype")
@@ -159,7 +159,7 @@ def placed_operands(
         return _broadcast(context, values, out, anchor)
     if not whole:
         spread = replace(anchor, view=anchor.view.expand(out))
-        anchor = context.arranged(anchor_value, natural_order(spread.view), stored=spread)
+        anchor = context.rearrange(anchor_value, natural_order(spread.view), stored=spread)
     view = anchor.view.expand(out)
     placed = []
     for value in values:
@@ -195,15 +195,18 @@ def _broadcast(
         missing = len(out) - len(stored.view.shape)
         padded = View(((),) * missing + stored.view.axes, stored.view.offset)
         shape = tuple(padded.shape[axis] for axis in order)
-        if not (padded == View.dense(padded.shape, order) and _stripped(stored.shape) == _stripped(shape)):
+        if not (
+            padded == View.dense(padded.shape, order)
+            and _without_leading_ones(stored.shape) == _without_leading_ones(shape)
+        ):
             own = [axis - missing for axis in order if axis >= missing]
-            stored = context.arranged(value, own, shape)
+            stored = context.rearrange(value, own, shape)
         placed.append(StoredValue(stored.tensor, shape, padded, stored.quant))
     shape = tuple(out[axis] for axis in order)
     return placed[0], placed[1], shape, View.dense(out, order)
 
 
-def _stripped(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Without leading ones, which broadcasting adds by itself."""
     first = next((i for i, extent in enumerate(shape) if extent != 1), len(shape))
     return shape[first:]
@@ -215,13 +218,13 @@ def laid_out(array: Array, shape: tuple[int, ...], view: View) -> Array:
         return np.full(1, array.flat[0], np.float64)
     array = array.reshape((1,) * (len(view.axes) - array.ndim) + array.shape)
     # Nor along the outermost axes: batches may be large.
-    shape = _stripped(shape)
+    shape = _without_leading_ones(shape)
     for axis, loops in enumerate(view.axes):
         if not loops:
             continue
         if array.shape[axis] > 1 or loops != ((shape[0], math.prod(shape[1:])),):
             break
-        shape = _stripped(shape[1:])
+        shape = _without_leading_ones(shape[1:])
         view = View((*view.axes[:axis], (), *view.axes[axis + 1 :]), view.offset)
     flat = np.empty(math.prod(shape))
     flat[view.positions()] = np.broadcast_to(array, view.shape)
@@ -230,7 +233,7 @@ def laid_out(array: Array, shape: tuple[int, ...], view: View) -> Array:
         first = placed.take([0], axis)
         if np.all(placed == first):
             placed = first
-    return placed.reshape(_stripped(placed.shape) or (1,))
+    return placed.reshape(_without_leading_ones(placed.shape) or (1,))
 
 
 def _constant(
@@ -287,9 +290,9 @@ def select(context: Lowering, step: Step) -> None:
             placed = laid_out(array, shape, view)
             choices.append(context.constant(value.name or "choice", target.codes(placed), target))
             continue
-        stored = context.requantized(value, target)
+        stored = context.requantize(value, target)
         spread = replace(stored, view=stored.view.expand(out))
-        choices.append(context.arranged(value, order, stored=spread).tensor)
+        choices.append(context.rearrange(value, order, stored=spread).tensor)
     if condition is not None:
         mask = laid_out((condition != 0).astype(np.float64), shape, view)
         chosen = context.constant(f"{step.output.name}/condition", mask.astype(np.int8))

@@ -40,7 +40,7 @@ def gather(context: Lowering, step: Step) -> None:
             context.alias(step, shaped)
             return
     order = natural_order(stored.view)
-    stored = context.arranged(value, order)
+    stored = context.rearrange(value, order)
     place = order.index(axis)
     shape = (*stored.shape[:place], len(picked), *stored.shape[place + 1 :])
     op = Op.gather(input=stored.tensor, axis=place, indices=picked)
@@ -67,7 +67,7 @@ def _embedding(context: Lowering, step: Step) -> None:
         quant = grid_of(low, high, config.model_copy(update={"dtype": context.grids.dtype_of(step)}))
         context.settings.honors(step.names, GRID, SCALE)
     value = context.operand(node, 1)
-    stored = context.arranged(value)
+    stored = context.rearrange(value)
     if stored.quant is not None:
         raise UnsupportedNodeError("indices must be integers", "indices")
     name = node.inputs[0].name if node.inputs[0] is not None else None

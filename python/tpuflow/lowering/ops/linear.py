@@ -17,7 +17,7 @@ import numpy as np
 from tpuflow.frontend.values import steps_of
 from tpuflow.lowering import scheme
 from tpuflow.lowering.layout import StoredValue
-from tpuflow.lowering.nodes import attribute, constant, float_constant, given, is_constant, shape_of
+from tpuflow.lowering.nodes import attribute, constant, float_constant, input_or_none, is_constant, shape_of
 from tpuflow.lowering.operators import Op
 from tpuflow.lowering.plan import CLAMPS
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
@@ -72,8 +72,8 @@ def weights_and_bias(step: Step, channels: int) -> tuple[Weights, Array]:
         raise UnsupportedNodeError("weights must be constant", "W")
     if weights.ndim != 4:
         raise UnsupportedNodeError(f"weights of shape {list(weights.shape)} are not two-dimensional", "W")
-    bias = float_constant(given(node, 2))
-    if bias is None and given(node, 2) is not None:
+    bias = float_constant(input_or_none(node, 2))
+    if bias is None and input_or_none(node, 2) is not None:
         raise UnsupportedNodeError("bias must be constant", "B")
     return weights, np.zeros(channels) if bias is None else bias
 
@@ -162,12 +162,12 @@ def _constant_right(context: Lowering, step: Step) -> None:
     if weights.ndim == 2:
         stored = context.rows(value, len(shape_of(value)) - 1)
         if len(stored.shape) < 2:  # a row that is stored without its other axes
-            stored = context.arranged(value)
+            stored = context.rearrange(value)
         shape = (*stored.shape[:-1], columns)
         view = _with_last(stored, columns)
     else:
         lead = shape_of(step.node.outputs[0])[:-2]
-        stored = _expanded(context, value, lead)
+        stored = _expand_lead(context, value, lead)
         weights = np.broadcast_to(weights, (*lead, *weights.shape[-2:]))
         shape = (*stored.shape[:-1], columns)
         view = View.dense(shape)
@@ -259,7 +259,7 @@ def _constant_left(context: Lowering, step: Step) -> None:
     else:
         batch = shape_of(step.node.outputs[0])[:-2]
         matrix = np.broadcast_to(np.swapaxes(weights, -1, -2), (*batch, depth, rows))
-    stored = _expanded(context, value, shape_of(step.node.outputs[0])[:-2], (*lead, rank - 1, rank - 2))
+    stored = _expand_lead(context, value, shape_of(step.node.outputs[0])[:-2], (*lead, rank - 1, rank - 2))
     name = (step.node.inputs[0].name if step.node.inputs[0] else None) or f"{step.output.name}/weights"
     stated = stated_scales(step.node.inputs[0], -2)
     real = LinearParameters(matrix, matrix.ndim - 1, np.zeros(rows), stated)
@@ -270,7 +270,7 @@ def _constant_left(context: Lowering, step: Step) -> None:
     context.emit(step, op, shape, view, constants.target)
 
 
-def _expanded(
+def _expand_lead(
     context: Lowering, value: ir.Value, lead: Sequence[int], order: Sequence[int] | None = None
 ) -> StoredValue:
     """Matrices repeated along the axes `lead`, as a tensor with its axes in `order`."""
@@ -279,14 +279,14 @@ def _expanded(
         raise UnsupportedNodeError("operands must be matrices")
     wanted = (*lead, *shape[-2:])
     if shape == wanted:
-        return context.arranged(value, order)
+        return context.rearrange(value, order)
     stored = context.stored[value]
-    return context.arranged(value, order, stored=replace(stored, view=stored.view.expand(wanted)))
+    return context.rearrange(value, order, stored=replace(stored, view=stored.view.expand(wanted)))
 
 
 def _both_computed(context: Lowering, step: Step) -> None:
     lead = shape_of(step.node.outputs[0])[:-2]
-    a, b = (_expanded(context, context.operand(step.node, i), lead) for i in (0, 1))
+    a, b = (_expand_lead(context, context.operand(step.node, i), lead) for i in (0, 1))
     wide = "int16" in {a.grid.dtype, b.grid.dtype}
     target = context.grids.target(step)
     factor = np.array([a.grid.scale * b.grid.scale])

@@ -10,7 +10,7 @@ import numpy as np
 from tpuflow.lowering import scheme
 from tpuflow.lowering.fixed_point import MULTIPLIER_BITS, SHIFT_MAX, approximate
 from tpuflow.lowering.grids import float_clamp
-from tpuflow.lowering.nodes import attribute, float_constant, given, is_constant, shape_of
+from tpuflow.lowering.nodes import attribute, float_constant, input_or_none, is_constant, shape_of
 from tpuflow.lowering.operators import Op
 from tpuflow.lowering.ops.elementwise import laid_out
 from tpuflow.lowering.plan import MASKED
@@ -39,7 +39,7 @@ WHOLE = 1e-6
 def softmax(context: Lowering, step: Step) -> None:
     """Softmax along any axis, with the elements a constant leaves out in front of it."""
     node = step.node
-    value = context.operand(node, 0) if step.mask is None else _unmasked(step.mask)
+    value = context.operand(node, 0) if step.mask is None else _before_mask(step.mask)
     axis = attribute(node, "axis", -1) % len(shape_of(value))
     stored = context.rows(value, axis)
     target = context.grids.target(step)
@@ -67,7 +67,7 @@ def _exponentials(source: Quant, target: Quant) -> ExponentialFields | FloatFiel
     }
 
 
-def _unmasked(mask: ir.Node) -> ir.Value:
+def _before_mask(mask: ir.Node) -> ir.Value:
     operands = mask.inputs[1:2] if mask.op_type == "Where" else mask.inputs
     return next(value for value in operands if value is not None and not is_constant(value))
 
@@ -152,7 +152,7 @@ def _fraction_bits(product: float, scale: float, offset: float) -> int:
 
 
 def _per_element(node: ir.Node, index: int, name: str, n: int, default: float) -> np.ndarray:
-    value = given(node, index)
+    value = input_or_none(node, index)
     if value is None:
         return np.full(n, default)
     array = float_constant(value)
@@ -162,5 +162,5 @@ def _per_element(node: ir.Node, index: int, name: str, n: int, default: float) -
 
 
 def _name(node: ir.Node, index: int, step: Step, kind: str) -> str:
-    value = given(node, index)
+    value = input_or_none(node, index)
     return (value.name if value is not None else None) or f"{step.output.name}/{kind}"

@@ -116,7 +116,7 @@ def average(
         return
     wide = stored.grid.dtype == "int16"
     bits = context.rules.multiplier_bits
-    counts = [_counted(stored.shape[1 + axis], shape[1 + axis], axis, cells) for axis in (0, 1)]
+    counts = [_cell_counts(stored.shape[1 + axis], shape[1 + axis], axis, cells) for axis in (0, 1)]
     divisors: list[DivisorFields] = []
     for area in sorted({rows * columns for rows in counts[0] for columns in counts[1]}):
         factor = stored.grid.scale / (target.scale * max(1, area))
@@ -126,7 +126,7 @@ def average(
     emit({"divisors": divisors, "zero_point": target.zero_point, "lo": requant.lo, "hi": requant.hi})
 
 
-def _counted(size: int, outputs: int, axis: int, cells: Cells) -> set[int]:
+def _cell_counts(size: int, outputs: int, axis: int, cells: Cells) -> set[int]:
     """How many cells along one axis count, over all output positions."""
     window = cells.window
     stride, dilation = window["stride"][axis], window["dilation"][axis]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tpuflow.lowering.grids import float_clamp
 from tpuflow.lowering.layout import natural_order
-from tpuflow.lowering.nodes import attribute, constant, given, shape_of
+from tpuflow.lowering.nodes import attribute, constant, input_or_none, shape_of
 from tpuflow.lowering.operators import Op
 from tpuflow.lowering.ops.pool import Cells, average
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
@@ -37,12 +37,12 @@ def reduction(context: Lowering, step: Step) -> None:
     node = step.node
     value = context.operand(node, 0)
     extents = shape_of(value)
-    found = constant(given(node, 1))
+    found = constant(input_or_none(node, 1))
     stated = attribute(node, "axes", ()) if found is None else tuple(int(a) for a in found.ravel())
     axes = sorted({axis % len(extents) for axis in stated} or set(range(len(extents))))
     stored = context.whole(value)
     order = stored.view.permutation(stored.elements) or natural_order(stored.view)
-    stored = context.arranged(value, order)
+    stored = context.rearrange(value, order)
     places = sorted(order.index(axis) for axis in axes)
     reduced = tuple(1 if place in places else extent for place, extent in enumerate(stored.shape))
     view = View.dense([1 if axis in axes else extent for axis, extent in enumerate(extents)], order)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpuflow.lowering.layout import StoredValue
-from tpuflow.lowering.nodes import attribute, constant, given, shape_of
+from tpuflow.lowering.nodes import attribute, constant, input_or_none, shape_of
 from tpuflow.lowering.operators import Op
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
 from tpuflow.lowering.view import View
@@ -70,7 +70,7 @@ def _sources(step: Step, axis: int, size: int, out: int, number: Callable[[Any],
     """The place in the operand, in cells, of every output cell along one axis, computed in `number`."""
     node = step.node
     scale: Any = number(out) / number(size)
-    scales = constant(given(node, 2))
+    scales = constant(input_or_none(node, 2))
     if scales is not None and scales.size:
         stated = float(scales.ravel()[2 + axis - 4 + scales.size])
         # A stated scale only differs where it does not divide evenly, or was rounded to float32.

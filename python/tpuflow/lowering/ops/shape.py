@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from tpuflow.lowering.grids import CODES, integer_grid, is_number, padding
 from tpuflow.lowering.layout import StoredValue, natural_order
-from tpuflow.lowering.nodes import attribute, constant, given, is_constant, shape_of
+from tpuflow.lowering.nodes import attribute, constant, input_or_none, is_constant, shape_of
 from tpuflow.lowering.operators import Op
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError, lowers, views
 from tpuflow.lowering.states import ROW_ORDER, ROWS, row_shape
@@ -54,11 +54,11 @@ def transpose(node: ir.Node, view: View) -> View:
 @views("Slice")
 def slice_(node: ir.Node, view: View) -> View | None:
     """Every `step`-th index between constant bounds, forwards or backwards."""
-    starts, ends = _integers(given(node, 1)), _integers(given(node, 2))
+    starts, ends = _integers(input_or_none(node, 1)), _integers(input_or_none(node, 2))
     if starts is None or ends is None:
         raise UnsupportedNodeError("bounds must be constant")
-    axes = _integers(given(node, 3)) or list(range(len(starts)))
-    steps = _integers(given(node, 4)) or [1] * len(starts)
+    axes = _integers(input_or_none(node, 3)) or list(range(len(starts)))
+    steps = _integers(input_or_none(node, 4)) or [1] * len(starts)
     result: View | None = view
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         place = axis % len(view.axes)
@@ -77,7 +77,7 @@ def expand(node: ir.Node, view: View) -> View:
 @views("Tile")
 def tile(node: ir.Node, view: View) -> View:
     """Repeated along axes."""
-    for axis, count in enumerate(_integers(given(node, 1)) or []):
+    for axis, count in enumerate(_integers(input_or_none(node, 1)) or []):
         if count > 1:
             view = view.tile(axis, count)
     return view
@@ -119,12 +119,12 @@ def cast(context: Lowering, step: Step) -> None:
     value = context.operand(step.node, 0)
     stored = context.stored[value]
     if not is_number(value) and not is_number(step.output) and not _fits(value, step.output):
-        _wrapped(context, step, value)
+        _wrap_to_int8(context, step, value)
         return
     if is_number(value) and not is_number(step.output):
         source = context.whole(value)
         if source.grid.is_float:
-            _truncated(context, step, source)
+            _truncate(context, step, source)
             return
         target = integer_grid(step.output)
         table = context.table(step, SampledFunction(np.trunc, source.grid, target))
@@ -143,7 +143,7 @@ def cast(context: Lowering, step: Step) -> None:
         stored = replace(stored, quant=integer_grid(value))  # codes, read as the integers they are
     context.stored[step.output] = stored
     if is_number(step.output) and context.grids.target(step).is_float:
-        context.stored[step.output] = context.requantized(step.output, context.grids.target(step))
+        context.stored[step.output] = context.requantize(step.output, context.grids.target(step))
 
 
 def _fits(value: ir.Value, target: ir.Value) -> bool:
@@ -175,7 +175,7 @@ def _is_between(node: ir.Node) -> bool:
     return node.op_type == "Cast" and wide
 
 
-def _wrapped(context: Lowering, step: Step, value: ir.Value) -> None:
+def _wrap_to_int8(context: Lowering, step: Step, value: ir.Value) -> None:
     """Integers of 8 bits by the low bits of their type."""
     if value.dtype not in {ir.DataType.INT8, ir.DataType.UINT8}:
         raise UnsupportedNodeError("integers that may not fit lose their high bits", "to")
@@ -190,7 +190,7 @@ def _wrapped(context: Lowering, step: Step, value: ir.Value) -> None:
     context.emit(step, op, source.shape, source.view, target)
 
 
-def _truncated(context: Lowering, step: Step, source: StoredValue) -> None:
+def _truncate(context: Lowering, step: Step, source: StoredValue) -> None:
     """Floats become integers: the part before the point, saturated to the stored type.
 
     Integers of 32 and 64 bits, which are indices, are stored in 32 with a sign.
@@ -240,12 +240,12 @@ def concat(context: Lowering, step: Step) -> None:
             extents.append(array.shape[place])
             continue
         form_of = None if form is None else form(shape_of(value))
-        stored = context.arranged(value, order, form_of)
+        stored = context.rearrange(value, order, form_of)
         same = stored.quant == target
         wide = stored.grid.dtype == "int16"
         if not same and (target.is_float or stored.grid.is_float):
-            moved = context.requantized(value, target)
-            stored, same = context.arranged(value, order, form_of, stored=moved), True
+            moved = context.requantize(value, target)
+            stored, same = context.rearrange(value, order, form_of, stored=moved), True
         requants.append(
             None if same else context.requant([stored.grid.scale / target.scale], target, wide=wide).fields()
         )
@@ -276,10 +276,10 @@ def pad(context: Lowering, step: Step) -> None:
     node = step.node
     value = context.operand(node, 0)
     rank = len(shape_of(value))
-    pads = _integers(given(node, 1))
+    pads = _integers(input_or_none(node, 1))
     if pads is None:
         raise UnsupportedNodeError("padding must be constant", "pads")
-    axes = [axis % rank for axis in _integers(given(node, 3)) or range(rank)]
+    axes = [axis % rank for axis in _integers(input_or_none(node, 3)) or range(rank)]
     if any(amount < 0 for amount in pads):
         raise UnsupportedNodeError("negative padding", "pads")
     mode: Any = attribute(node, "mode", "constant")
@@ -288,10 +288,10 @@ def pad(context: Lowering, step: Step) -> None:
     order = _channels_last_order(stored)
     if mode == "constant" and not _reaches(stored.grid, number):
         # What is padded with has a place on the grid of the result: that of the operand is too narrow.
-        stored = context.requantized(value, context.grids.target(step))
-        stored = context.arranged(value, order, stored=stored)
+        stored = context.requantize(value, context.grids.target(step))
+        stored = context.rearrange(value, order, stored=stored)
     else:
-        stored = context.arranged(value, order)
+        stored = context.rearrange(value, order)
     before, after = [0] * rank, [0] * rank
     for i, axis in enumerate(axes):
         before[order.index(axis)], after[order.index(axis)] = pads[i], pads[i + len(axes)]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @lowers("QuantizeLinear")
 def quantize(context: Lowering, step: Step) -> None:
     """The operand's codes on the stated grid."""
-    context.stored[step.output] = context.requantized(context.operand(step.node, 0), stated_grid(step.node))
+    context.stored[step.output] = context.requantize(context.operand(step.node, 0), stated_grid(step.node))
 
 
 @lowers("DequantizeLinear")
@@ -35,4 +35,4 @@ def dequantize(context: Lowering, step: Step) -> None:
     context.stored[step.output] = replace(stored, quant=grid)
     target = context.grids.target(step)
     if target.is_float:
-        context.stored[step.output] = context.requantized(step.output, target)
+        context.stored[step.output] = context.requantize(step.output, target)

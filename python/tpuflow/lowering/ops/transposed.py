@@ -170,7 +170,9 @@ class Division:
         return held
 
 
-def divided(geometry: Geometry, channels: tuple[int, int], *, joins: bool, zeros: bool) -> Division | None:
+def best_division(
+    geometry: Geometry, channels: tuple[int, int], *, joins: bool, zeros: bool
+) -> Division | None:
     """The division into convolutions that holds the array for the fewest cycles, of equals the one in fewest.
 
     Phases share one only if it `joins` them, and lack taps only where `zeros` may stand for these. None where
@@ -224,7 +226,7 @@ def transposed_convolution(context: Lowering, step: Step) -> None:
     zeros = made.scales is not None and made.zero_point == 0
     division = None
     if max(geometry.stride) > 1:
-        division = divided(geometry, (size_in, channels), joins=groups == 1, zeros=zeros)
+        division = best_division(geometry, (size_in, channels), joins=groups == 1, zeros=zeros)
     if division is None:
         _over_zeros(context, step, stored, geometry, made)
     else:
@@ -240,7 +242,7 @@ def _by_phases(
     convolutions = list(itertools.product(division.rows, division.columns))
     parts = []
     for number, window_of in enumerate(convolutions):
-        codes = _taken(made.weights, *window_of)
+        codes = _phase_kernels(made.weights, *window_of)
         name = weight_name(step) + (f"/phase{number}" if len(convolutions) > 1 else "")
         times = codes.shape[0] // channels
         constants = made.constants(context, step, name, codes, times=times)
@@ -248,7 +250,7 @@ def _by_phases(
             each.padding(geometry.cells[axis], (rows, columns)[axis]) for axis, each in enumerate(window_of)
         ]
         pads = [padding[0][0], padding[1][0], padding[0][1], padding[1][1]]
-        cells = _cropped(context, step, stored, [max(0, -amount) for amount in pads])
+        cells = _crop_edges(context, step, stored, [max(0, -amount) for amount in pads])
         op = Op.conv(
             input=cells.tensor,
             weights=constants.weights,
@@ -287,7 +289,7 @@ def _by_phases(
     _emit(context, step, op, target)
 
 
-def _taken(weights: Codes | Weights, rows: Phases, columns: Phases) -> Any:
+def _phase_kernels(weights: Codes | Weights, rows: Phases, columns: Phases) -> Any:
     """The kernels of the phases of a convolution, those of the first row and column first."""
     found = []
     for down, across in itertools.product(rows.taps, columns.taps):
@@ -304,7 +306,7 @@ def _over_zeros(context: Lowering, step: Step, stored: StoredValue, geometry: Ge
     if max(geometry.stride) > 1:
         stored = _spread(context, step, stored, geometry.stride)
     pads = [*geometry.before, *geometry.after]
-    stored = _cropped(context, step, stored, [max(0, -amount) for amount in pads])
+    stored = _crop_edges(context, step, stored, [max(0, -amount) for amount in pads])
     constants = made.constants(context, step, weight_name(step), made.weights)
     op = Op.conv(
         input=stored.tensor,
@@ -338,7 +340,7 @@ def _spread(context: Lowering, step: Step, stored: StoredValue, stride: tuple[in
     return StoredValue(tensor, spread, View.dense((batch, depth, *spread[1:3]), (0, 2, 3, 1)), stored.quant)
 
 
-def _cropped(context: Lowering, step: Step, stored: StoredValue, cut: Sequence[int]) -> StoredValue:
+def _crop_edges(context: Lowering, step: Step, stored: StoredValue, cut: Sequence[int]) -> StoredValue:
     """The `[n, h, w, c]` tensor without so many cells at top, left, bottom and right."""
     if not any(cut):
         return stored

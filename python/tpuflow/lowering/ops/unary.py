@@ -30,7 +30,7 @@ SLOPED = frozenset({"LeakyRelu", "PRelu"})
 
 
 @lowers("Relu", "Clip")
-def clamped(context: Lowering, step: Step) -> None:
+def lower_clamp(context: Lowering, step: Step) -> None:
     """A change of scale whose clamp is the function."""
     stored = context.whole(context.operand(step.node, 0))
     target = context.grids.target(step)
@@ -42,7 +42,7 @@ def clamped(context: Lowering, step: Step) -> None:
 
 
 @lowers("LeakyRelu", "PRelu")
-def sloped(context: Lowering, step: Step) -> None:
+def lower_leaky_relu(context: Lowering, step: Step) -> None:
     """One factor for positive, one (per channel) for negative numbers."""
     node = step.node
     value = context.operand(node, 0)

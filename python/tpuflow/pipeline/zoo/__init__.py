@@ -10,7 +10,7 @@ A record is a JSON file per network and part (`float`, then one per element type
 stage, so that whatever ends a process - a defect, a limit of time or memory - is known by the stage it ended.
 """
 
-from tpuflow.pipeline.zoo.networks import Network, PublishedNetwork, networks, published
+from tpuflow.pipeline.zoo.networks import Network, PublishedNetwork, networks, published_networks
 from tpuflow.pipeline.zoo.page import page, summary, troubles
 from tpuflow.pipeline.zoo.sweep import DTYPES, Settings, sweep
 
@@ -21,7 +21,7 @@ __all__ = [
     "Settings",
     "networks",
     "page",
-    "published",
+    "published_networks",
     "summary",
     "sweep",
     "troubles",

@@ -52,7 +52,7 @@ def layer_losses(
     losses = []
     for node in model.model.graph:
         reached = min(
-            (_known(value, noise, before) for value in node.inputs if value is not None), default=CLEAN
+            (_known_sqnr(value, noise, before) for value in node.inputs if value is not None), default=CLEAN
         )
         for value in node.outputs:
             name = value.name or ""
@@ -77,7 +77,7 @@ def layer_losses(
     ]
 
 
-def _known(value: ir.Value, noise: Mapping[str, float], before: Mapping[str, float]) -> float:
+def _known_sqnr(value: ir.Value, noise: Mapping[str, float], before: Mapping[str, float]) -> float:
     """Decibels of a tensor, or of the worst one it was computed from; constants are clean."""
     name = value.name or ""
     return noise.get(name, before.get(name, CLEAN))

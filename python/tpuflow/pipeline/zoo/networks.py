@@ -26,7 +26,7 @@ import onnx
 
 from tpuflow.errors import FileError, SampleError
 from tpuflow.frontend import FloatSession, generated
-from tpuflow.io.files import replaced
+from tpuflow.io.files import replace_atomically
 from tpuflow.io.samples import Samples, load_samples
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from tpuflow.frontend import FloatModel
 
-__all__ = ["MODELS", "Network", "PublishedNetwork", "networks", "published"]
+__all__ = ["MODELS", "Network", "PublishedNetwork", "networks", "published_networks"]
 
 HOOK = "materialize.py"
 MANIFEST = "zoo.json"
@@ -85,7 +85,7 @@ class Network:
         made = folder / self.file.name
         if not made.is_file():
             folder.mkdir(parents=True, exist_ok=True)
-            with replaced(made) as beside:
+            with replace_atomically(made) as beside:
                 onnx.save(_call(self.hook, "load", self.file.stem), str(beside))
         return made
 
@@ -156,7 +156,7 @@ def networks(
             f"{folder / HOOK}: completes the networks of this folder, and is executed with --hooks alone"
         )
     if cuts:
-        for entry in published():
+        for entry in published_networks():
             name = entry.cut
             if name is not None and entry.files[0] in found:
                 found[name] = Network(name, found[entry.files[0]].file, entry.preset)
@@ -188,7 +188,7 @@ class PublishedNetwork:
 
 
 @cache
-def published() -> tuple[PublishedNetwork, ...]:
+def published_networks() -> tuple[PublishedNetwork, ...]:
     """The published list, in its order."""
     text = files("tpuflow.pipeline.zoo").joinpath("published.toml").read_text(encoding="utf-8")
     return tuple(

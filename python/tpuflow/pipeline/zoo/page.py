@@ -77,14 +77,14 @@ def page(
         _table(*summary(records, settings)),
     ]
     if published:
-        parts += ["## The published list\n", _table(*_published(records, settings, published))]
+        parts += ["## The published list\n", _table(*_published_table(records, settings, published))]
     parts += ["## Sizes\n", _table(*_sizes(records, settings))]
     parts += ["## Similarity\n", _table(*_similarity(records, settings))]
     parts += ["## Cycles\n", _table(*_cycles(records, settings))]
     found = list(troubles(records, settings))
     if found:
         parts += ["## Problems\n", _table(("network", "part", "stage", "what"), found)]
-    blamed = list(_blamed(records))
+    blamed = list(_first_failures(records))
     if blamed:
         titles = ("network", "part", "layer", "operator", "dB before", "dB after", "cosine")
         parts += [
@@ -161,7 +161,7 @@ def troubles(records: Records, settings: Settings) -> Iterator[tuple[str, str, s
                 yield name, dtype, "interpret", f"cosine {_cosine(cosine)}"
 
 
-def _published(records: Records, settings: Settings, published: Sequence[PublishedNetwork]) -> Table:
+def _published_table(records: Records, settings: Settings, published: Sequence[PublishedNetwork]) -> Table:
     def status(part: str, files: Sequence[str]) -> str:
         good = [name for name in files if _whole(records, name, part, settings)]
         if len(good) == len(files):
@@ -313,7 +313,7 @@ def _costs(records: Records, dtype: str, levels: Sequence[int]) -> Table:
     return ("network", "import, quantise s", "MiB", *builds, *runs, "MiB"), rows
 
 
-def _blamed(records: Records) -> Iterator[tuple[str, ...]]:
+def _first_failures(records: Records) -> Iterator[tuple[str, ...]]:
     for name, parts in records.items():
         for part, record in parts.items():
             for layer in record["stages"].get("layer_losses", {}).get("layers", ()):

@@ -114,7 +114,7 @@ def run_part(
     if part == FLOAT:
         _float(network, work, settings, recorder)
     else:
-        _typed(network, part, work, settings, recorder)
+        _run_dtype(network, part, work, settings, recorder)
 
 
 def _float(network: Network, work: Path, settings: Mapping[str, Any], recorder: Recorder) -> None:
@@ -149,8 +149,8 @@ def _float(network: Network, work: Path, settings: Mapping[str, Any], recorder: 
         normalized = FloatSession(model.model)
         errors = [_relative_errors(result, normalized.run(feed)) for feed, result in zip(held_out, results)]  # noqa: B905
         found["relative_error"] = {name: max(each[name] for each in errors) for name in errors[0]}
-        write_arrays(_held_out(work, network), _stacked(held_out))
-        write_arrays(_results(work, network), _stacked(results))
+        write_arrays(_held_out(work, network), _stack_feeds(held_out))
+        write_arrays(_results(work, network), _stack_feeds(results))
     if not recorder.passed("normalised"):
         return
     with recorder.stage("calibrate") as found:
@@ -162,7 +162,9 @@ def _float(network: Network, work: Path, settings: Mapping[str, Any], recorder: 
         found["samples"] = statistics.samples
 
 
-def _typed(network: Network, dtype: str, work: Path, settings: Mapping[str, Any], recorder: Recorder) -> None:
+def _run_dtype(
+    network: Network, dtype: str, work: Path, settings: Mapping[str, Any], recorder: Recorder
+) -> None:
     made: dict[str, Any] = {}
     with recorder.stage("quantize") as found:
         ranges = Ranges.load(_ranges(work, network, dtype))
@@ -175,12 +177,12 @@ def _typed(network: Network, dtype: str, work: Path, settings: Mapping[str, Any]
     if not recorder.passed("quantize"):
         return
     level = graph_level(made["graph"])
-    held_out = _unstacked(_held_out(work, network))
+    held_out = _unstack_feeds(_held_out(work, network))
     codes: list[Arrays] = []
     with recorder.stage("interpret") as found:
         worst: dict[str, Similarity] = {}
         unlike: dict[str, str] = {}
-        for feed, reference in zip(held_out, _unstacked(_results(work, network)), strict=True):
+        for feed, reference in zip(held_out, _unstack_feeds(_results(work, network)), strict=True):
             computed = level.compute(feed)
             codes.append(computed.codes)
             for name, expected in reference.items():
@@ -192,7 +194,7 @@ def _typed(network: Network, dtype: str, work: Path, settings: Mapping[str, Any]
         found["outputs"] = {name: asdict(result) for name, result in worst.items() if name not in unlike}
         found |= {"other_shapes": unlike, "lists": lists(made["model"])}
     for number in settings["levels"]:
-        _programmed(made["graph"], number, settings["machine"], held_out, codes, recorder)
+        _check_program(made["graph"], number, settings["machine"], held_out, codes, recorder)
     chosen = lists(made["model"])
     low = [name for name, result in worst.items() if name not in chosen and not result.cosine >= LOW]
     if low and recorder.passed("interpret"):
@@ -200,7 +202,7 @@ def _typed(network: Network, dtype: str, work: Path, settings: Mapping[str, Any]
             found["layers"] = layer_losses(made["model"], level, held_out[0], low)
 
 
-def _programmed(
+def _check_program(
     graph: AnyGraph,
     level: int,
     machine: str,
@@ -270,12 +272,12 @@ def _keep_worst(worst: dict[str, Similarity], name: str, result: Similarity) -> 
         worst[name] = result
 
 
-def _stacked(feeds: list[Arrays]) -> Arrays:
+def _stack_feeds(feeds: list[Arrays]) -> Arrays:
     """Several feeds as one dictionary that a file can hold: `index/name`."""
     return {f"{index}/{name}": array for index, feed in enumerate(feeds) for name, array in feed.items()}
 
 
-def _unstacked(path: Path) -> list[Arrays]:
+def _unstack_feeds(path: Path) -> list[Arrays]:
     feeds: dict[int, Arrays] = {}
     for key, array in read_arrays(path).items():
         index, _, name = key.partition("/")

@@ -156,9 +156,9 @@ def sweep(
                 "settings": json.loads(json.dumps(asdict(settings))),
             }
             task = _Task(network, part, head)
-            record = _known(task, work, other_versions=other_versions)
+            record = _reusable_record(task, work, other_versions=other_versions)
             if record is None:
-                record = _measured(task, work, limit_seconds, running)
+                record = _measure(task, work, limit_seconds, running)
             if record is not None:
                 records[network.name][part] = record
             step()
@@ -187,7 +187,7 @@ def _complete(record: Record | None) -> bool:
     return record is not None and all(stage["status"] == "ok" for stage in record["stages"].values())
 
 
-def _known(task: _Task, work: Path, *, other_versions: bool) -> Record | None:
+def _reusable_record(task: _Task, work: Path, *, other_versions: bool) -> Record | None:
     """The finished record of an earlier sweep, if it tells of the same."""
     try:
         record: Record = json.loads(task.record(work).read_text(encoding="utf-8"))
@@ -198,7 +198,7 @@ def _known(task: _Task, work: Path, *, other_versions: bool) -> Record | None:
     return record if fits else None
 
 
-def _measured(task: _Task, work: Path, limit_seconds: float, running: _Processes) -> Record:
+def _measure(task: _Task, work: Path, limit_seconds: float, running: _Processes) -> Record:
     """Runs a part in a process of its own and completes its record if the process did not."""
     path = task.record(work)
     path.unlink(missing_ok=True)

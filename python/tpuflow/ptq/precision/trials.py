@@ -157,7 +157,7 @@ class Trials:
         self._costs: dict[frozenset[tuple[str, str]], Cost] = {}
         self._last: tuple[frozenset[tuple[str, str]], AnyGraph] | None = None
         graph = self.graph({})
-        self.layers = tuple(self._found(graph))
+        self.layers = tuple(self._layers_of(graph))
         self._hosted = _host_nodes(graph)
 
     @property
@@ -227,7 +227,9 @@ class Trials:
         if not layer.allows(precision):
             return False
         question = "can have, with the host" if host else "can have"
-        return bool(self._noted(question, {layer.name: precision}, lambda: self._can(layer, precision, host)))
+        return bool(
+            self._from_journal(question, {layer.name: precision}, lambda: self._can(layer, precision, host))
+        )
 
     def _can(self, layer: Layer, precision: str, host: bool) -> bool:  # noqa: FBT001 - passed on
         try:
@@ -237,7 +239,7 @@ class Trials:
         # Views beside it may go with it.
         return not moved or (host and not moved.isdisjoint(layer.nodes))
 
-    def _noted(self, question: str, assignment: Assignment, answer: Callable[[], Any]) -> Any:
+    def _from_journal(self, question: str, assignment: Assignment, answer: Callable[[], Any]) -> Any:
         """An answer that depends on the assignment alone, from the journal if it is there."""
         if self._journal is None:
             return answer()
@@ -262,18 +264,20 @@ class Trials:
     def value(self, assignment: Assignment) -> float:
         """The metric under an assignment."""
         return float(
-            self._noted("metric", assignment, lambda: self.evaluator.value(self.outputs(assignment)))
+            self._from_journal("metric", assignment, lambda: self.evaluator.value(self.outputs(assignment)))
         )
 
     def loss(self, assignment: Assignment) -> float:
         """How far the outputs under an assignment are from float."""
-        return float(self._noted("loss", assignment, lambda: self.evaluator.loss(self.outputs(assignment))))
+        return float(
+            self._from_journal("loss", assignment, lambda: self.evaluator.loss(self.outputs(assignment)))
+        )
 
     def cost(self, assignment: Assignment) -> Cost:
         """Cycles of the program of an assignment, as simulated, and bytes of its constants."""
         key = frozenset(assignment.items())
         if key not in self._costs:
-            self._costs[key] = Cost(*self._noted("costs", assignment, lambda: self._cost(assignment)))
+            self._costs[key] = Cost(*self._from_journal("costs", assignment, lambda: self._cost(assignment)))
         return self._costs[key]
 
     def _cost(self, assignment: Assignment) -> tuple[int, int, int]:
@@ -282,7 +286,7 @@ class Trials:
         cycles = int(simulate(program, values=False).report["cycles"])
         return cycles, _bytes(graph, assignment), _activations(graph)
 
-    def hosted(self, assignment: Assignment) -> tuple[str, ...]:
+    def host_layers(self, assignment: Assignment) -> tuple[str, ...]:
         """Names of assigned layers the host must compute, because the machine has no such numbers."""
         own = _host_nodes(self.graph(assignment)) - self._hosted
         return tuple(layer.name for layer in self.layers if layer.name in own)
@@ -294,7 +298,7 @@ class Trials:
             self._ranges[precision] = self._calibrated(self.config(every) if precision else self._base)
         return self._ranges[precision]
 
-    def _found(self, graph: AnyGraph) -> list[Layer]:
+    def _layers_of(self, graph: AnyGraph) -> list[Layer]:
         numbers = {name: number for number, name in enumerate(layer_names(self._model.model))}
         found: dict[str, Layer] = {}
         for network in device_networks(graph):

@@ -31,7 +31,7 @@ def float_nodes(graph: ir.Graph, known: Mapping[str, ir.Value] | None = None) ->
         known: Values by name whose shapes follow from the graph, where it does not state them itself.
     """
 
-    def shaped(value: ir.Value) -> ir.Value:
+    def with_shape(value: ir.Value) -> ir.Value:
         return value if known is None else known.get(value.name or "", value)
 
     makers: dict[ir.Value, Node] = {}
@@ -51,7 +51,7 @@ def float_nodes(graph: ir.Graph, known: Mapping[str, ir.Value] | None = None) ->
                 node.attributes[attribute.name] = attribute.value
         for value in weights:
             node.attributes[f"constant {value.name}"] = f"{_dtype(value)} {_shape(value)}"
-        results = [shaped(value) for value in source.outputs]
+        results = [with_shape(value) for value in source.outputs]
         for value, result in zip(source.outputs, results, strict=True):
             makers[value] = node
             node.attributes[f"output {value.name}"] = f"{_dtype(result)} {_shape(result)}"
@@ -100,7 +100,7 @@ def _layers(graph: _core.Graph, prefix: str, made: dict[str, Node]) -> list[Node
         tensor = tensors[number]
         source = [made[tensor.name]] if tensor.name in made else []
         node = Node(prefix + tensor.name, "Placeholder", source, **_grid("output", tensor))
-        node.size = _stored(tensor)
+        node.size = _stored_bytes(tensor)
         makers[number] = node
         nodes.append(node)
     counted: set[int] = set()
@@ -113,7 +113,7 @@ def _layers(graph: _core.Graph, prefix: str, made: dict[str, Node]) -> list[Node
         node.attributes |= _grid("output", tensors[layer.output])
         fresh = {i for i in layer.operands if tensors[i].is_constant} - counted
         counted |= fresh
-        node.size = _stored(tensors[layer.output]) + sum(_stored(tensors[i]) for i in fresh)
+        node.size = _stored_bytes(tensors[layer.output]) + sum(_stored_bytes(tensors[i]) for i in fresh)
         makers[layer.output] = node
         nodes.append(node)
     for number in graph.outputs:
@@ -151,7 +151,7 @@ def _source(tensor: _core.Tensor) -> str:
     return str(source["name"]) if isinstance(source, dict) and "name" in source else tensor.name
 
 
-def _stored(tensor: _core.Tensor) -> int:
+def _stored_bytes(tensor: _core.Tensor) -> int:
     return math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize
 
 
