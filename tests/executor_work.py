@@ -29,6 +29,12 @@ def wait_for_ever() -> None:
         time.sleep(1)
 
 
+def tell_and_wait(target: Path) -> None:
+    """Writes the number of its process, and does not end."""
+    target.write_text(str(os.getpid()), encoding="utf-8")
+    wait_for_ever()
+
+
 def die() -> None:
     os._exit(7)
 

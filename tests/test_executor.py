@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -80,3 +86,44 @@ def test_a_process_that_dies_and_a_result_that_cannot_be_sent_are_failures() -> 
         assert well.result() == 4
     with pytest.raises(ExecutorError, match="0 workers"):
         LocalProcesses(0)
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from executor_work import tell_and_wait
+from tpuflow.executors import LocalProcesses
+if __name__ == "__main__":
+    with LocalProcesses(1) as executor:
+        executor.submit(tell_and_wait, Path(sys.argv[1]))
+        list(executor.finished())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="tells by /proc whether a process runs")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_work_ends_with_the_process_that_asked_for_it(tmp_path: Path, number: signal.Signals) -> None:
+    told, script = tmp_path / "process", tmp_path / "driver.py"
+    script.write_text(DRIVER, encoding="utf-8")
+    path = {"PYTHONPATH": str(Path(__file__).parent)}
+    with subprocess.Popen([sys.executable, script, told], env=os.environ | path) as driver:
+        wait_until(lambda: told.exists() and bool(told.read_text(encoding="utf-8")))
+        worker = int(told.read_text(encoding="utf-8"))
+        driver.send_signal(number)
+    wait_until(lambda: not is_running(worker))
+
+
+def is_running(process: int) -> bool:
+    """Whether a process is there, and no zombie that nobody has waited for."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -21,7 +21,9 @@ the block cancels whatever has not begun or not ended, so that an interrupted se
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -276,6 +278,7 @@ class _Worker:
 
 def _serve(connection: Connection) -> None:
     """Runs in a worker's process until the other side is closed."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
             call = connection.recv()
@@ -291,6 +294,14 @@ def _serve(connection: Connection) -> None:
             connection.send((state, value))
         except Exception as error:  # noqa: BLE001 - whatever pickling raises is the caller's to know
             connection.send(("failed", ExecutorError(f"the result cannot be sent back: {error}")))
+
+
+def _end_with_parent() -> None:
+    """Ends this process with the one that started it: nobody would take the result of what it is doing."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "workers are started by multiprocessing"
+    wait([parent.sentinel])
+    os._exit(1)
 
 
 def portable(error: Exception) -> Exception:
