@@ -102,7 +102,7 @@ def test_values_are_lists_or_steps() -> None:
         ),
         ("networks = ['n.tpuq']\nmachine = 'q'\n[space]\nbatch = [1]", 'machine "q" is unknown'),
         ("networks = ['n.tpuq']\n[space]\narray.size = [64, 64]", "array.size has a value twice"),
-        ("networks = ['a/n.tpuq', 'b/n.onnx']\n[space]\nbatch = [1]", "two are called n"),
+        ("networks = ['a/n.tpuq', 'a/n.onnx']\n[space]\nbatch = [1]", "two are called a_n"),
         ("networks = [", "not a TOML file"),
     ],
 )
@@ -128,3 +128,9 @@ def test_a_study_file_says_all_that_python_does(tmp_path: Path) -> None:
         (str(tmp_path / "n.tpuq"),), space, objectives=("energy", "area"), strategy="random", trials=5
     )
     assert load_settings(path) == wanted
+
+
+def test_networks_of_the_same_file_name_are_told_apart_by_their_folders() -> None:
+    networks = ("a/model.onnx", "b/model.onnx", "b/other.tpuq")
+    settings = Settings(networks, Space({"array.size": (32, 64)}))
+    assert settings.names == ("a_model", "b_model", "other")

@@ -150,7 +150,7 @@ def _row(settings: Settings, number: int, slots: Mapping[int, Row]) -> dict[str,
     row |= _objectives(settings, found, "") | _objectives(settings, bounds, "bound_")
     row["pruned_by"] = None if pruned is None else pruned["by"]
     row["pruned_before"] = None if pruned is None else pruned["before"]
-    for network in (stem for stem in _names(settings)):
+    for network in settings.names:
         row[f"cycles_{network}"] = None if found is None else found.cycles.get(network)
         row[f"bound_cycles_{network}"] = bounds.cycles.get(network)
     follows = slots[0].content.get("derived", {})
@@ -159,10 +159,6 @@ def _row(settings: Settings, number: int, slots: Mapping[int, Row]) -> dict[str,
     row["seed"] = slots[0].seed
     row["seconds"] = sum(each.seconds for each in slots.values())
     return row
-
-
-def _names(settings: Settings) -> list[str]:
-    return [Path(network).stem for network in settings.networks]
 
 
 def _objectives(settings: Settings, known: Measurement | None, prefix: str) -> dict[str, float | None]:

@@ -51,6 +51,15 @@ class Settings:
     energy_table: str = "45nm"
     prune: bool = True
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What networks are called in results: their files, with the folder where files are called alike."""
+        paths = [Path(network) for network in self.networks]
+        stems = [path.stem for path in paths]
+        return tuple(
+            path.stem if stems.count(path.stem) == 1 else f"{path.parent.name}_{path.stem}" for path in paths
+        )
+
     def __post_init__(self) -> None:
         """Checks everything that can be known beforehand.
 
@@ -59,9 +68,9 @@ class Settings:
         """
         if not self.networks:
             raise ExploreError("networks: there are none")
-        stems = [Path(network).stem for network in self.networks]
-        if len(set(stems)) < len(stems):
-            raise ExploreError(f"networks: two are called {max(stems, key=stems.count)}: rename a file")
+        if len(set(self.names)) < len(self.names):
+            twice = max(self.names, key=self.names.count)
+            raise ExploreError(f"networks: two are called {twice}: rename a file")
         _among("objectives", self.objectives, tuple(OBJECTIVES))
         _among("strategy", (self.strategy,), tuple(STRATEGIES))
         _among("combine", (self.combine,), tuple(COMBINED))

@@ -38,7 +38,10 @@ def study_inputs(settings: Settings, calibration: Path | None, config: Config) -
     return {
         "settings": repr(sorted(plain.items())),
         "machine": settings.base.to_toml(),
-        "networks": " ".join(f"{Path(each).stem}:{model_digest(each)}" for each in settings.networks),
+        "networks": " ".join(
+            f"{name}:{model_digest(each)}"
+            for name, each in zip(settings.names, settings.networks, strict=True)
+        ),
         "samples": "" if calibration is None else content_digest(calibration),
         "config": config.model_dump_json(),
     }
@@ -69,11 +72,11 @@ def workloads(
     if calibration is not None and len(settings.networks) > 1:
         raise ExploreError(f"{calibration}: samples of one network, but there are {len(settings.networks)}")
     found = []
-    for network in map(Path, settings.networks):
+    for name, network in zip(settings.names, map(Path, settings.networks), strict=True):
         if network.suffix == GRAPH:
             if "batch" in fields or "precision" in fields:
                 raise ExploreError(f"{network}: is quantised already: batch and precision cannot vary")
-            found.append(Workload(network.stem, network))
+            found.append(Workload(name, network))
             continue
         for batch in fields.get("batch", (None,)):
             for precision in fields.get("precision", (None,)):
@@ -83,7 +86,7 @@ def workloads(
                     calibration=calibration, seed=settings.seed, machine=settings.machine, verify=False,
                 )  # fmt: skip
                 graph = _graph(request, folder, remark)
-                found.append(Workload(network.stem, graph, batch, precision))
+                found.append(Workload(name, graph, batch, precision))
     return found
 
 
