@@ -29,6 +29,7 @@ from tpuflow.compiler.parameters import (
     parameters_of,
 )
 from tpuflow.compiler.program import compile as compile_graph
+from tpuflow.compiler.schedule import Schedule
 from tpuflow.config import Config, ScheduleConfig
 from tpuflow.execution.simulation import simulate
 from tpuflow.frontend import load
@@ -86,7 +87,10 @@ def test_the_default_is_o1() -> None:
 def test_levels_are_the_presets(graph: _core.Graph, level: int, preset: CompileParameters) -> None:
     assert preset.level == level
     assert parameters_of(level, ScheduleConfig()) == preset
-    named, given = compile_graph(graph, level=level), compile_graph(graph, level=level, parameters=preset)
+    named, given = (
+        compile_graph(graph, level=level),
+        compile_graph(graph, level=level, schedule=Schedule(preset)),
+    )
     assert named.to_json() == given.to_json()
 
 
@@ -113,7 +117,7 @@ def test_every_field_may_be_replaced_and_no_bit_changes(graph: _core.Graph, fiel
     others = [each.name for each in dataclasses.fields(O5) if each.name != field]
     assert getattr(parameters, field) != getattr(O5, field)
     assert all(getattr(parameters, name) == getattr(O5, name) for name in others)
-    program = compile_graph(graph, level=5, parameters=parameters)
+    program = compile_graph(graph, level=5, schedule=Schedule(parameters))
     assert program.fallback is None
     usual, changed = simulate(compile_graph(graph, level=5)), simulate(program)
     for name, array in usual.outputs.items():
@@ -196,7 +200,7 @@ def test_shared_reserved_and_prolonged_space_costs_no_cycles(change: dict[str, A
         proto = MODELS[name]()
         model = load(proto)
         graph = lower(model, calibrate(model, samples(proto, 1)))
-        program = compile_graph(graph, level=5, parameters=parameters)
+        program = compile_graph(graph, level=5, schedule=Schedule(parameters))
         assert not _core.check(graph, program)
         usual, changed = simulate(compile_graph(graph, level=5)), simulate(program)
         with_all, without = with_all + usual.cycles, without + changed.cycles

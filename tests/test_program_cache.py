@@ -13,6 +13,7 @@ from tpuflow.compiler import Machine
 from tpuflow.compiler.parameters import parameters_of
 from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.compiler.program import machine_text
+from tpuflow.compiler.schedule import Schedule
 from tpuflow.config import ScheduleConfig
 from tpuflow.errors import FileError, MachineError, ProgramError
 
@@ -76,7 +77,7 @@ def test_whatever_a_program_follows_from_leads_to_another_entry(compiled: list[i
         lambda: compile_graph(dense(weight=4), cache=tmp_path),
         lambda: compile_graph(dense(), level=5, cache=tmp_path),
         lambda: compile_graph(dense(), level=5, seed=1, cache=tmp_path),
-        lambda: compile_graph(dense(), parameters=other, cache=tmp_path),
+        lambda: compile_graph(dense(), schedule=Schedule(other), cache=tmp_path),
         lambda: compile_graph(dense(), "64x64_edge", cache=tmp_path),
         lambda: compile_graph(dense(), slower, cache=tmp_path),
     ]

@@ -16,6 +16,7 @@ from tpuflow import _core
 from tpuflow.calibration import calibrate
 from tpuflow.compiler.parameters import O5
 from tpuflow.compiler.program import compile as compile_graph
+from tpuflow.compiler.schedule import Schedule
 from tpuflow.compiler.tiling import Tiling, TilingError, tiling_of
 from tpuflow.config import Config
 from tpuflow.config.cfg import parse_cfg
@@ -52,7 +53,7 @@ def spatial(graph: _core.Graph) -> tuple[str, list[int]]:
 def same(graph: _core.Graph, tiling: Tiling, feed: Arrays, level: int = 5) -> _core.Program:
     """The program in parts, after comparing its outputs with those of the whole."""
     whole = simulate(compile_graph(graph, level=level), feed)
-    program = compile_graph(graph, level=level, tiling=tiling)
+    program = compile_graph(graph, level=level, schedule=Schedule(tiling=tiling))
     assert program.fallback is None
     assert _core.check(graph, program) == []
     found = simulate(program, feed)
@@ -103,7 +104,7 @@ def test_ranges_of_layers(graph: _core.Graph, feed: Arrays) -> None:
     with pytest.raises(ConfigError, match="such as"):
         Config.parse({"schedule": {"featuremap_tiling_param": "0 to 3"}})
     with pytest.raises(ProgramError, match="do not exist"):
-        compile_graph(graph, tiling=Tiling(runs=((0, 999, 2, 2),)))
+        compile_graph(graph, schedule=Schedule(tiling=Tiling(runs=((0, 999, 2, 2),))))
 
 
 @pytest.mark.feature("TIL-02")

@@ -22,6 +22,7 @@ from tpuflow.calibration import calibrate
 from tpuflow.compiler.parameters import parameters_of
 from tpuflow.compiler.program import LEVELS
 from tpuflow.compiler.program import compile as compile_graph
+from tpuflow.compiler.schedule import Schedule
 from tpuflow.config import Config, ScheduleConfig
 from tpuflow.execution.simulation import program_ports
 from tpuflow.frontend import FloatModel, load
@@ -81,7 +82,7 @@ class Network:
         order: it has a tenth of its steps there, and all of them on the presets.
         """
         brief = BRIEF_SEARCH if (machine, level) == (SMALL, 5) else None
-        return compile_graph(self.graph, machine, level, parameters=brief, strict=True)
+        return compile_graph(self.graph, machine, level, schedule=Schedule(brief), strict=True)
 
     def feeds(self, program: _core.Program, samples: Sequence[int], seed: int = 0) -> list[Codes]:
         """Codes by stored name: of some samples, and once codes drawn evenly, which clip and saturate."""

@@ -99,7 +99,7 @@ def test_a_build_measures_errors_with_samples_and_takes_saved_ones_as_they_are(t
     state = CalibratedModel(model, plain)
     found = recipe.calibrate(state, CalibrationData(samples), Listener(remark=told.append)).ranges
     assert found == correct_output_bias(model, plain, samples, config)
-    assert "bias correction: 1 output layers" in told[0]
+    assert told[0] == "bias correction: 1 output layer"
     found.save(tmp_path / "ranges.json")
     saved = CalibrationData(ranges=Ranges.load(tmp_path / "ranges.json"))
     assert Recipe(config).calibrate(model, saved).ranges == found

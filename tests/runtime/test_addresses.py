@@ -14,7 +14,7 @@ from models.builder import Builder, samples
 from runtime.small import feed, program
 from tpuflow import _core
 from tpuflow.compiler import Machine
-from tpuflow.compiler.parameters import GroupSearch, IoMemory
+from tpuflow.compiler.schedule import GroupSearch, IoMemory, Schedule
 from tpuflow.config import Config
 from tpuflow.errors import ProgramError
 from tpuflow.execution.decoder import PhaseLevel, phase_feed
@@ -117,11 +117,13 @@ def test_choices_of_a_schedule_change_programs_and_no_bit() -> None:
     results, tilings, sizes = set(), {}, {}
     for search in get_args(GroupSearch):
         for io_memory in get_args(IoMemory):
-            found = tpuflow.compile(network, machine, 5, layer_groups=search, io_memory=io_memory)
+            found = tpuflow.compile(
+                network, machine, 5, schedule=Schedule(layer_groups=search, io_memory=io_memory)
+            )
             assert _core.check(network, found) == []
             results.add(tuple(array.tobytes() for array in simulate(found, image).outputs.values()))
             tilings[search] = json.loads(found.metadata()).get("tilings", [])
-            flat = tpuflow.compile(network, machine, 1, io_memory=io_memory)
+            flat = tpuflow.compile(network, machine, 1, schedule=Schedule(io_memory=io_memory))
             sizes[io_memory] = json.loads(flat.metadata())["ddr_bytes"][0]
     assert len(results) == 1
     assert all(tilings.values())
@@ -130,8 +132,8 @@ def test_choices_of_a_schedule_change_programs_and_no_bit() -> None:
 
 def test_unknown_choices_are_named() -> None:
     with pytest.raises(ProgramError, match='layer_groups "best" does not exist; choose greedy or dynamic or'):
-        tpuflow.compile(graph(), layer_groups="best")  # type: ignore[call-overload]
+        Schedule(layer_groups="best")  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match='io_memory "none" does not exist'):
-        tpuflow.compile(graph(), io_memory="none")  # type: ignore[call-overload]
+        Schedule(io_memory="none")  # type: ignore[arg-type]
     schedule = Config.parse({"schedule": {"layer_groups": "exact", "io_memory": "shared"}}).schedule
     assert (schedule.layer_groups, schedule.io_memory) == ("exact", "shared")

@@ -15,6 +15,7 @@ from tpu_framework.missing import NotAvailableError
 from tpu_framework.models import QuantizedModel
 from tpuflow.compiler.parameters import CompileParameters
 from tpuflow.compiler.program import compile as compile_graph
+from tpuflow.compiler.schedule import Schedule
 from tpuflow.compiler.tiling import Segment, SlicingScheme, TensorAxis, Tiling
 from tpuflow.errors import MachineError
 from tpuflow.execution.levels import GraphLevel
@@ -101,8 +102,7 @@ def compile_(
                 network.graph,
                 path,
                 parameters.level,
-                parameters=parameters,
-                tiling=Tiling(slices=slicing_scheme or {}),
+                schedule=Schedule(parameters, Tiling(slices=slicing_scheme or {})),
             )
         except MachineError as error:
             raise MachineError(str(error).replace(str(path), hardware_parameters.name)) from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tpuflow.errors import TpuflowError
 
@@ -19,14 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT", "O1", "O5", "BalancingMode", "BiasScaleNegativeScaleAggressiveGrouping", "CompileParameters",
-    "DependencyResolutionAlgorithm", "GroupSearch", "IntermediateInsertion", "IoMemory", "ParameterError",
+    "DependencyResolutionAlgorithm", "IntermediateInsertion", "ParameterError",
     "ScheduleOptimization", "SubgraphSlicerParameters", "parameters_of",
 ]  # fmt: skip
-
-GroupSearch = Literal["greedy", "dynamic", "exact"]
-"""How layers are divided into groups that are computed tile by tile."""
-IoMemory = Literal["separate", "shared"]
-"""Whether inputs and outputs have memory of their own."""
 
 
 class ParameterError(TpuflowError, ValueError):

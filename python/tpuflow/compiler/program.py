@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args, overload
+from typing import TYPE_CHECKING, overload
 
 from tpuflow import _core
 from tpuflow.compiler.cache import compile_or_reuse
@@ -19,14 +19,13 @@ from tpuflow.compiler.machine import (
     note_unused,
     require_machine,
 )
-from tpuflow.compiler.parameters import O1, O5, GroupSearch, IoMemory
+from tpuflow.compiler.schedule import Schedule
 from tpuflow.errors import ProgramError
 from tpuflow.partitioning import Partitioned
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from tpuflow.compiler.parameters import CompileParameters
     from tpuflow.compiler.tiling import Tiling
 
 __all__ = [
@@ -44,10 +43,7 @@ def compile(  # noqa: A001 - as below
     machine: str | PathLike[str] | Machine = "128x128_asic",
     level: int = 1,
     *,
-    parameters: CompileParameters | None = None,
-    tiling: Tiling | None = None,
-    layer_groups: GroupSearch = "dynamic",
-    io_memory: IoMemory = "separate",
+    schedule: Schedule | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     strict: bool = False,
@@ -61,10 +57,7 @@ def compile(  # noqa: A001 - as below
     machine: str | PathLike[str] | Machine = "128x128_asic",
     level: int = 1,
     *,
-    parameters: CompileParameters | None = None,
-    tiling: Tiling | None = None,
-    layer_groups: GroupSearch = "dynamic",
-    io_memory: IoMemory = "separate",
+    schedule: Schedule | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     strict: bool = False,
@@ -77,10 +70,7 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
     machine: str | PathLike[str] | Machine = "128x128_asic",
     level: int = 1,
     *,
-    parameters: CompileParameters | None = None,
-    tiling: Tiling | None = None,
-    layer_groups: GroupSearch = "dynamic",
-    io_memory: IoMemory = "separate",
+    schedule: Schedule | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     strict: bool = False,
@@ -94,12 +84,7 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
         graph: The quantised network, whole or in segments.
         machine: Name of a preset, path of a TOML file, or a machine.
         level: 1 or 5, see `LEVELS`.
-        parameters: What the schedule may do, in place of what the level allows.
-        tiling: What to compute in parts.
-        layer_groups: How layers are divided into groups that are computed tile by tile: `greedy`, `dynamic`
-            or `exact`, each at least as cheap by the cost model as the one before.
-        io_memory: Whether inputs and outputs have pages of DDR of their own (`separate`), or share them with
-            other tensors while they are not alive (`shared`).
+        schedule: Decisions about the schedule, in place of those of the level.
         seed: Seed of the search of level 5; the same seed gives the same program.
         time_limit: Seconds after which the search of level 5 stops with the best found; None for no limit.
         strict: Refuse a program of a lower level than asked for, instead of noting it in `Program.fallback`.
@@ -125,12 +110,13 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
     text = machine_text(machine)
     name = machine.name if isinstance(machine, Machine) else str(machine)
     note_unused(name, text)
-    if tiling and isinstance(graph, Partitioned):
-        _fits_segments(tiling, graph)
+    choices = schedule or Schedule()
+    if choices.tiling and isinstance(graph, Partitioned):
+        _fits_segments(choices.tiling, graph)
 
     def schedule_part(part: _core.Graph) -> _core.Program:
-        may = _parameters_json(parameters, level, layer_groups, io_memory)
-        parts = _tiling_json(tiling, part if isinstance(graph, Partitioned) else None)
+        may = choices.parameters_json(level)
+        parts = _tiling_json(choices.tiling, part if isinstance(graph, Partitioned) else None)
 
         def make() -> _core.Program:
             return _core.schedule(
@@ -153,21 +139,6 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
         return program
 
     return graph.map(schedule_part) if isinstance(graph, Partitioned) else schedule_part(graph)
-
-
-def _parameters_json(
-    parameters: CompileParameters | None, level: int, layer_groups: str, io_memory: str
-) -> str | None:
-    """What the scheduler reads; None: all is as the level has it."""
-    own = {"layer_groups": layer_groups, "io_memory": io_memory}
-    choices = {"layer_groups": get_args(GroupSearch), "io_memory": get_args(IoMemory)}
-    for name, value in own.items():
-        if value not in choices[name]:
-            raise ProgramError(f'{name} "{value}" does not exist; choose {" or ".join(choices[name])}')
-    if (layer_groups, io_memory) == ("dynamic", "separate"):
-        return None if parameters is None else parameters.to_json()
-    preset = {1: O1, 5: O5}[level] if parameters is None else parameters
-    return json.dumps(json.loads(preset.to_json()) | own)
 
 
 def lower_bounds(graph: _core.Graph, machine: Machine) -> int:

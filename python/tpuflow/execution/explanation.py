@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from tpuflow.compiler.parameters import O1, O5
 from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.compiler.program import machine_toml
+from tpuflow.compiler.schedule import Schedule
 from tpuflow.compiler.units import UNITS
 from tpuflow.errors import MachineError, ProgramError
 from tpuflow.execution.simulation import simulate
@@ -346,4 +347,4 @@ def _compile_figures(graph: _core.Graph, machine: Json, level: int, parameters: 
     with TemporaryDirectory() as folder:
         path = Path(folder) / "machine.toml"
         path.write_text(machine_toml(machine), encoding="utf-8")
-        return compile_graph(graph, path, level, parameters=parameters)
+        return compile_graph(graph, path, level, schedule=Schedule(parameters))

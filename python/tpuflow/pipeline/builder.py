@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuflow.compiler.machine import Machine
-from tpuflow.compiler.parameters import parameters_of
 from tpuflow.compiler.program import require_time
-from tpuflow.compiler.tiling import tiling_of
+from tpuflow.compiler.schedule import Schedule
 from tpuflow.frontend import operators
 from tpuflow.lowering import by_layer
 from tpuflow.partitioning.storage import load_graph
@@ -167,8 +166,7 @@ def _check(request: Request) -> None:
     """Refuses a machine or a schedule that makes no sense before the long stages, not after them."""
     if not isinstance(request.machine, Machine):
         Machine.load(request.machine)
-    parameters_of(request.level, request.config.schedule)
-    tiling_of(request.config.schedule)
+    Schedule.of(request.level, request.config.schedule)
     require_time(request.time_limit)
 
 

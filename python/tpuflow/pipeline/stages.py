@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpuflow.compiler.parameters import parameters_of
 from tpuflow.compiler.program import compile as compile_graph
-from tpuflow.compiler.tiling import tiling_of
+from tpuflow.compiler.schedule import Schedule
 from tpuflow.evaluation.by_tensor import TensorSimilarity, tensor_similarities
 from tpuflow.evaluation.import_check import verify_import
 from tpuflow.frontend import FloatModel, load, specialize
@@ -96,10 +95,7 @@ def schedule_graph(graph: AnyGraph, request: Request) -> AnyProgram:
         graph,
         machine=request.machine,
         level=request.level,
-        parameters=parameters_of(request.level, request.config.schedule),
-        tiling=tiling_of(request.config.schedule),
-        layer_groups=request.config.schedule.layer_groups,
-        io_memory=request.config.schedule.io_memory,
+        schedule=Schedule.of(request.level, request.config.schedule),
         time_limit=request.time_limit,
         seed=request.seed,
         strict=request.strict,

@@ -242,7 +242,9 @@ def _correct(state: CalibratedModel, job: _Job) -> CalibratedModel:
         return state
     found = correct_output_bias(state.model, state.ranges, job.data.samples, job.config)
     if found.errors:
-        job.listener.remark(f"bias correction: {len(found.errors)} output layers")
+        job.listener.remark(
+            f"bias correction: {len(found.errors)} output layer{'' if len(found.errors) == 1 else 's'}"
+        )
     return replace(state, ranges=found)
 
 

@@ -1,0 +1,79 @@
+"""What a user decides about a schedule, in place of what its level decides.
+
+    tpuflow.compile(graph, level=5, schedule=Schedule(layer_groups="exact"))
+
+The section `[schedule]` of a configuration says the same in a file; `Schedule.of` reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from tpuflow.compiler.parameters import O1, O5, CompileParameters, parameters_of
+from tpuflow.compiler.tiling import Tiling, tiling_of
+from tpuflow.errors import ProgramError
+
+if TYPE_CHECKING:
+    from tpuflow.config.schedule import ScheduleConfig
+
+__all__ = ["GroupSearch", "IoMemory", "Schedule"]
+
+GroupSearch = Literal["greedy", "dynamic", "exact"]
+"""Searches for groups of layers that are computed tile by tile."""
+IoMemory = Literal["separate", "shared"]
+"""Where inputs and outputs lie in DDR."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Decisions about a schedule; by default all are those of the level.
+
+    Attributes:
+        parameters: What the schedule may do, in place of what the level allows.
+        tiling: What to compute in parts.
+        layer_groups: How layers are divided into groups that are computed tile by tile: `greedy`, `dynamic`
+            or `exact`, each at least as cheap by the cost model as the one before.
+        io_memory: Whether inputs and outputs have pages of DDR of their own (`separate`), or share them with
+            other tensors while they are not alive (`shared`).
+    """
+
+    parameters: CompileParameters | None = None
+    tiling: Tiling | None = None
+    layer_groups: GroupSearch = "dynamic"
+    io_memory: IoMemory = "separate"
+
+    def __post_init__(self) -> None:
+        """Checks the choices.
+
+        Raises:
+            ProgramError: A choice does not exist.
+        """
+        for name, choices in (("layer_groups", get_args(GroupSearch)), ("io_memory", get_args(IoMemory))):
+            if getattr(self, name) not in choices:
+                raise ProgramError(
+                    f'{name} "{getattr(self, name)}" does not exist; choose {" or ".join(choices)}'
+                )
+
+    @classmethod
+    def of(cls, level: int, config: ScheduleConfig) -> Schedule:
+        """The decisions of the section `schedule` of a configuration.
+
+        Args:
+            level: 1 or 5, whose parameters hold where the section says nothing.
+            config: The section.
+
+        Raises:
+            ParameterError: Values that make no sense together.
+            TilingError: Parts that make no sense.
+        """
+        return cls(parameters_of(level, config), tiling_of(config), config.layer_groups, config.io_memory)
+
+    def parameters_json(self, level: int) -> str | None:
+        """What the scheduler reads; None: all is as the level has it."""
+        if (self.layer_groups, self.io_memory) == ("dynamic", "separate"):
+            return None if self.parameters is None else self.parameters.to_json()
+        preset = {1: O1, 5: O5}[level] if self.parameters is None else self.parameters
+        own = {"layer_groups": self.layer_groups, "io_memory": self.io_memory}
+        return json.dumps(json.loads(preset.to_json()) | own)
