@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from copy import copy
 from pathlib import Path
@@ -87,7 +88,11 @@ def test_recorded_tests_run_and_tell_what_differs(command: Command, built: Built
     wrong = command("bundle", "test", file)
     assert wrong.status == 3
     assert "1 of 30 elements, first at [3, 2]" in wrong.err
-    with pytest.raises(ProgramError, match="no test data"):
+    listed = json.loads(command("bundle", "list", file, "--json", "-").out)
+    assert listed["programs"]["tiny"]["test_samples"] == 5
+    figures = json.loads(command("bundle", "test", file, "--json", "-").out)
+    assert figures["samples"] == 5 and "first at [3, 2]" in figures["differences"][0]
+    with pytest.raises(ProgramError, match="tpuflow bundle record"):
         run_tests(Bundle(found.programs))
 
 

@@ -66,6 +66,11 @@ class TestData:
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
 
+    @property
+    def sample_count(self) -> int:
+        """Number of samples."""
+        return len(next(iter(self.inputs.values())))
+
 
 @dataclass(frozen=True)
 class Bundle:
@@ -298,7 +303,7 @@ def run_tests(bundle: Bundle, progress: Callable[[int, int], None] | None = None
         TpuflowError: A program cannot be run on its inputs.
     """
     if not bundle.tests:
-        raise ProgramError("the bundle has no test data: record some with `tpuflow bundle test`")
+        raise ProgramError("the bundle has no test data: record some with `tpuflow bundle record`")
     found = []
     for name, data in bundle.tests.items():
         level = program_level(bundle.program(name))

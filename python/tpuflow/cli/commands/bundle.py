@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from tpuflow.cli.commands import paths
+from tpuflow.cli.commands import options, paths
 from tpuflow.cli.commands.app import typer_app
-from tpuflow.cli.commands.console import bytes_text, say, table
+from tpuflow.cli.commands.console import bytes_text, say, table, write_figures
 from tpuflow.cli.commands.progress import progress
 
 __all__ = ["bundle"]
@@ -40,17 +40,30 @@ def combine(
 
 
 @bundle.command("list")
-def list_programs(file: File) -> None:
+def list_programs(file: File, json: options.JsonFile = None) -> None:
     """List what a bundle holds."""
     from tpuflow.pipeline.bundle import load_bundle
 
     found = load_bundle(file)
-    rows = []
-    for name, content in found.programs.items():
-        data = found.tests.get(name)
-        samples = "" if data is None else str(len(next(iter(data.inputs.values()))))
-        rows.append((name, bytes_text(len(content)), samples))
-    table([("program", "left"), ("size", "right"), ("test samples", "right")], rows)
+    programs = {
+        name: {
+            "bytes": len(content),
+            "test_samples": found.tests[name].sample_count if name in found.tests else None,
+        }
+        for name, content in found.programs.items()
+    }
+    write_figures(json, {"bundle": str(file), "programs": programs})
+    table(
+        [("program", "left"), ("size", "right"), ("test samples", "right")],
+        [
+            (
+                name,
+                bytes_text(each["bytes"] or 0),
+                "" if each["test_samples"] is None else each["test_samples"],
+            )
+            for name, each in programs.items()
+        ],
+    )
 
 
 @bundle.command("extract")
@@ -91,7 +104,7 @@ def record(
 
 
 @bundle.command("test")
-def test(file: File) -> None:
+def run_recorded(file: File, json: options.JsonFile = None) -> None:
     """Run every recorded test; exit status 3 if an output differs in any bit."""
     from tpuflow.evaluation.comparison import DifferenceError
     from tpuflow.pipeline.bundle import load_bundle, run_tests
@@ -99,8 +112,15 @@ def test(file: File) -> None:
     found = load_bundle(file)
     with progress("test") as advance:
         differences = run_tests(found, advance)
+    count = sum(data.sample_count for data in found.tests.values())
+    figures = {
+        "bundle": str(file),
+        "programs": len(found.tests),
+        "samples": count,
+        "differences": [str(each) for each in differences],
+    }
+    write_figures(json, figures)
     if differences:
         more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
         raise DifferenceError(f"{file}: {differences[0]}{more}")
-    count = sum(len(next(iter(data.inputs.values()))) for data in found.tests.values())
     say(f"{file}: {len(found.tests)} programs, {count} samples, every output as recorded")

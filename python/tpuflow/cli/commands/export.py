@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tpuflow.cli.commands import options, paths
-from tpuflow.cli.commands.console import bytes_text, say
+from tpuflow.cli.commands.console import bytes_text, say, write_figures
 from tpuflow.cli.commands.progress import progress
 
 __all__ = ["export"]
@@ -62,6 +62,7 @@ def export(
     cut_outputs: options.CutOutputs = None,
     cut_preset: options.CutPreset = None,
     config: options.ConfigFile = None,
+    json: options.JsonFile = None,
 ) -> None:
     """Write a quantised graph as ONNX with QDQ nodes.
 
@@ -88,9 +89,11 @@ def export(
         proto = quantized_onnx(loaded, found, fake=fake_quant, exact=not qdq_only)
     with replace_atomically(output) as beside:
         beside.write_bytes(proto.SerializeToString())
-    nodes, size = proto.graph.node, bytes_text(output.stat().st_size)
+    nodes, size = proto.graph.node, output.stat().st_size
     pairs = sum(node.op_type == "QuantizeLinear" for node in nodes)
-    say(f"{output}: {len(nodes)} nodes, {pairs} tensors quantised, {size}")
+    figures = {"model": str(output), "nodes": len(nodes), "quantized_tensors": pairs, "bytes": size}
+    write_figures(json, figures)
+    say(f"{output}: {len(nodes)} nodes, {pairs} tensors quantised, {bytes_text(size)}")
     if scales is not None:
         write_json(scales, scales_of(found))
         say(f"{scales}: scales of inputs and outputs")

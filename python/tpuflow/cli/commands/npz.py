@@ -9,7 +9,7 @@ import typer
 
 from tpuflow.cli.commands import options, paths
 from tpuflow.cli.commands.app import typer_app
-from tpuflow.cli.commands.console import heading, say, table
+from tpuflow.cli.commands.console import heading, say, table, write_figures
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,11 +27,16 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of an array.")]
 
 
 @npz.command("shape")
-def shape(file: File) -> None:
+def shape(file: File, json: options.JsonFile = None) -> None:
     """List names, shapes and types."""
     from tpuflow.evaluation.tensor_files.tools import headers
 
     arrays = headers(file)
+    rows = {
+        name: {"shape": list(array.shape), "dtype": str(array.dtype), "bytes": array.nbytes}
+        for name, array in arrays.items()
+    }
+    write_figures(json, {"file": str(file), "arrays": rows})
     table(
         [("name", "left"), ("shape", "left"), ("type", "left"), ("bytes", "right")],
         [(name, list(array.shape), array.dtype, f"{array.nbytes:,}") for name, array in arrays.items()],
@@ -43,6 +48,7 @@ def dump(
     file: File,
     names: Annotated[str | None, typer.Argument(metavar="A,B", help="Only these arrays.")] = None,
     limit: Annotated[int, typer.Option("-k", min=1, metavar="N", help="Elements shown per array.")] = 16,
+    json: options.JsonFile = None,
 ) -> None:
     """Show ranges and the first elements."""
     import numpy as np
@@ -50,17 +56,22 @@ def dump(
     from tpuflow.evaluation.tensor_files.tools import extract, read
 
     arrays = read(file)
+    rows: dict[str, dict[str, Any]] = {}
     for name, array in (extract(arrays, options.names(names)) if names else arrays).items():
         heading(f"{name} {list(array.shape)} {array.dtype}")
+        row = rows[name] = {"shape": list(array.shape), "dtype": str(array.dtype)}
         if array.dtype.kind in "biuf" and array.size:
             finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
             if finite.size:
                 mean = float(finite.astype(np.float64).mean())
+                row |= {"min": finite.min().item(), "max": finite.max().item(), "mean": mean}
                 say(f"from {finite.min()} to {finite.max()}, mean {mean:.6g}")
             if finite.size < array.size:
                 say(f"{array.size - finite.size} NaN or infinite")
+            row["not_finite"] = array.size - finite.size
         more = " ..." if array.size > limit else ""
         say(" ".join(str(element) for element in array.ravel()[:limit].tolist()) + more)
+    write_figures(json, {"file": str(file), "arrays": rows})
 
 
 @npz.command("extract")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpuflow.cli.commands import options, paths
-from tpuflow.cli.commands.console import bytes_text, say, say_host
+from tpuflow.cli.commands.console import bytes_text, say, say_host, write_figures
 from tpuflow.cli.commands.progress import progress
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def calibrate(
     debug_sample_number: Annotated[
         int, typer.Option(min=0, metavar="N", help="Number of samples for --save-dir output; 0: all.")
     ] = 0,
+    json: options.JsonFile = None,
 ) -> None:
     """Save the range of every tensor over samples."""
     from tpuflow.calibration import Artifacts, save_artifacts
@@ -117,6 +118,13 @@ def calibrate(
         kept = Artifacts(save_dir, histograms=True, samples=debug_sample_number, statistics="statistics.json")
         written = save_artifacts(state.network, data.samples, ranges, kept)
         say(f"{save_dir}: thresholds.json, statistics.json, histograms of {len(written) - 2} tensors")
+    figures = {
+        "ranges": str(output),
+        "tensors": len(ranges.tensors),
+        "samples": ranges.samples,
+        "strategy": ranges.strategy,
+    }
+    write_figures(json, figures)
     say(f"{output}: {len(ranges.tensors)} ranges, {ranges.samples} samples, strategy {ranges.strategy}")
     if histograms is not None:
         files = save_histograms(tensor_histograms(counted[0], ranges), histograms)
@@ -150,6 +158,7 @@ def quantize(
     cut_outputs: options.CutOutputs = None,
     cut_preset: options.CutPreset = None,
     host: options.Host = True,
+    json: options.JsonFile = None,
 ) -> None:
     """Turn a float network into a quantised graph.
 
@@ -195,6 +204,13 @@ def quantize(
     graph.save(output)
     floating, integers = float_bytes(float_model), graph_bytes(graph)
     layers = sum(len(part.layers) for part in device_networks(graph))
+    figures = {
+        "graph": str(output),
+        "layers": layers,
+        "constant_bytes": integers,
+        "float_constant_bytes": floating,
+    }
+    write_figures(json, figures)
     say(f"{output}: {layers} layers, constants {bytes_text(integers)}, as floats {bytes_text(floating)}")
     say_host(graph)
 
