@@ -5,10 +5,12 @@ from __future__ import annotations
 import tracemalloc
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tpuflow.lowering.ops.elementwise import laid_out
+from tpuflow.lowering.registry import UnsupportedNodeError
 from tpuflow.lowering.view import View
 
 
@@ -33,3 +35,20 @@ def test_a_constant_for_all_of_a_large_batch_takes_no_more_memory_than_one() -> 
     tracemalloc.stop()
     assert found.shape == (9, 15)
     assert peak < 1 << 16
+
+
+def test_a_constant_for_the_channels_of_a_large_image_takes_no_more_memory_than_one() -> None:
+    array = np.random.default_rng(0).standard_normal((1, 64, 1, 1))
+    shape, order = (1, 64, 1 << 16, 1 << 16), (0, 2, 3, 1)
+    tracemalloc.start()
+    found = laid_out(array, (1, 1 << 16, 1 << 16, 64), View.dense(shape, order))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.array_equal(found.ravel(), array.ravel())
+    assert peak < 1 << 16
+
+
+def test_a_constant_is_not_spread_over_more_than_memory_holds() -> None:
+    view = View((((1 << 20, 2),), ((1 << 20, 1 << 21),)))
+    with pytest.raises(UnsupportedNodeError, match="would be spread over"):
+        laid_out(np.arange(1 << 20, dtype=np.float64), (1 << 20, 1 << 21), view)

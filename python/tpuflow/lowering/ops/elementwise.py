@@ -212,11 +212,21 @@ def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape[first:]
 
 
+MOST_SPREAD = 1 << 24
+"""Elements over which a constant is spread whose operand lies in no order of its axes."""
+
+
 def laid_out(array: Array, shape: tuple[int, ...], view: View) -> Array:
     """A constant in the order of a value's tensor; axes along which it does not change have extent 1."""
     if array.size and np.all(array == array.flat[0]):  # which need not be spread to be found out
         return np.full(1, array.flat[0], np.float64)
     array = array.reshape((1,) * (len(view.axes) - array.ndim) + array.shape)
+    order = view.permutation(math.prod(shape))
+    kept = [axis for axis in order or () if view.shape[axis] != 1]
+    if order is not None and [view.shape[axis] for axis in kept] == [size for size in shape if size != 1]:
+        extents = iter([array.shape[axis] for axis in kept])
+        ordered = array.transpose(order).astype(np.float64)
+        return _shrunk(ordered.reshape([1 if size == 1 else next(extents) for size in shape]))
     # Nor along the outermost axes: batches may be large.
     shape = _without_leading_ones(shape)
     for axis, loops in enumerate(view.axes):
@@ -226,9 +236,17 @@ def laid_out(array: Array, shape: tuple[int, ...], view: View) -> Array:
             break
         shape = _without_leading_ones(shape[1:])
         view = View((*view.axes[:axis], (), *view.axes[axis + 1 :]), view.offset)
+    if math.prod(shape) > MOST_SPREAD:
+        raise UnsupportedNodeError(
+            f"a constant would be spread over {math.prod(shape)} elements in the order of its other operand"
+        )
     flat = np.empty(math.prod(shape))
     flat[view.positions()] = np.broadcast_to(array, view.shape)
-    placed = flat.reshape(shape)
+    return _shrunk(flat.reshape(shape))
+
+
+def _shrunk(placed: Array) -> Array:
+    """Without what repeats along an axis, and without leading axes of extent 1."""
     for axis in range(placed.ndim):
         first = placed.take([0], axis)
         if np.all(placed == first):
