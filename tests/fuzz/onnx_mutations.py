@@ -14,6 +14,8 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, TensorProto, helper, numpy_helper
 
+from fuzz.onnx_hostile import HOSTILE
+
 __all__ = ["MUTATIONS", "mutated"]
 
 Random = np.random.Generator
@@ -371,5 +373,6 @@ MUTATIONS: Sequence[Mutation] = (
     _change_outputs,
     *[_change_node] * 2,
     _change_versions,
+    *HOSTILE,
 )
 """Each as often as it is to be drawn."""
