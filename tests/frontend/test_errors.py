@@ -313,7 +313,7 @@ def test_rewrites_do_not_look_at_what_is_not_valid(
 
 def test_what_an_unknown_operator_precedes_is_checked_as_well() -> None:
     nodes: list[Node] = [("Bogus", "x", "a"), ("Conv", "a w", "z", {"kernel_shape": [0.5]})]
-    expected = "model: not a valid ONNX model: Mismatched attribute type in 'conv1 : kernel_shape'"
+    expected = 'model: node "conv1" (Conv, kernel_shape): is of the type FLOATS, not INTS'
     assert message(graph(nodes, X, ["z"], {"w": array(4, 3, 1, 1)})).startswith(expected)
 
 

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from tpuflow.frontend.body_constraints import branches_fit, loop_fits, parts_fit, scan_fits
+from tpuflow.frontend.cost_constraints import neighbors_exist, steps_end
 from tpuflow.frontend.index_constraints import (
     Constraint,
     Objection,
@@ -513,6 +515,11 @@ CONSTRAINTS: Mapping[str, Sequence[Constraint]] = {
     "RMSNormalization": (_scaled_axes,),
     "PRelu": (_to_first(1),),
     "Clip": (_bounds,),
+    "LRN": (neighbors_exist,),
+    "Loop": (loop_fits, steps_end),
+    "Scan": (scan_fits,),
+    "If": (branches_fit,),
+    "SplitToSequence": (parts_fit,),
     "QuantizeLinear": (_steps,),
     "DequantizeLinear": (_steps,),
     "LSTM": (_recurrent,),

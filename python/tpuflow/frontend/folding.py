@@ -24,6 +24,7 @@ from tpuflow.frontend.values import bodies, shape_of
 __all__ = ["fold_constants", "fold_in_onnxruntime", "is_settled", "lift_constants"]
 
 LARGEST_FOLDED = 1 << 27  # elements a folded constant may have
+LARGEST_GROWN = 1 << 25  # elements one may have that is made of few
 DRAWN = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}
 """Operators with inputs whose result is not the same each time."""
 GROWING = {"ConstantOfShape", "Expand", "Pad", "Range", "Resize", "Tile", "Upsample"}
@@ -54,10 +55,20 @@ def _folded(model: ir.Model) -> bool:
         input_size_limit=LARGEST_FOLDED,
         output_size_limit=LARGEST_FOLDED,
         should_fold=lambda node: (
-            not (stated.keeps_integers(node) or "Sequence" in node.op_type or _is_of_text(node))
+            not (
+                stated.keeps_integers(node) or "Sequence" in node.op_type or _is_of_text(node) or _grows(node)
+            )
         ),
     )
     return bool(result.modified)
+
+
+def _grows(node: ir.Node) -> bool:
+    """Whether a node makes more of little than may be folded, or more than is known."""
+    if node.op_type not in GROWING:
+        return False
+    sizes = shape_of(node.outputs[0])
+    return sizes is None or math.prod(sizes) > LARGEST_GROWN
 
 
 def _is_of_text(node: ir.Node) -> bool:
@@ -106,7 +117,7 @@ def _depends_on(node: ir.Node, constant: Collection[ir.Value]) -> bool:
     if stated.keeps_integers(node) or any(value and value not in constant for value in node.inputs):
         return False
     sizes = [shape_of(value) for value in node.outputs]
-    if None in sizes and node.op_type in GROWING:
+    if _grows(node):
         return False
     return all(size is None or math.prod(size) <= LARGEST_FOLDED for size in sizes)
 

@@ -7,14 +7,15 @@ them; a process that ends there can say nothing. All else that is wrong with a n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
 from tpuflow.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = ["DIVISORS", "all_nodes", "reject_hazards"]
 
@@ -26,6 +27,11 @@ DIVISORS = frozenset(
 )
 """Attributes by which onnxruntime divides."""
 
+OWN = ("", "ai.onnx")
+"""Names of ONNX's own domain."""
+
+LEAST = {"batch_dims": 0, "num_scan_inputs": 0}
+"""The least of counts that ONNX's inference subtracts from others, or counts axes by."""
 
 TYPES = frozenset({"to", "dtype", "output_dtype", "output_datatype"})
 """Attributes that name an element type, or by 0 leave it open."""
@@ -35,18 +41,31 @@ ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values()) - {onnx.TensorProt
 
 
 def reject_hazards(proto: onnx.ModelProto, label: str) -> None:
-    """Refuses whole numbers that no network has.
+    """Refuses attributes of other types than their operator has, and whole numbers that no network has.
 
     Raises:
-        ModelError: An attribute needs more than 32 bits, an attribute or constant is of an element type that
-            ONNX does not have, or a Split has other outputs than it counts.
+        ModelError: An attribute is of another type, or needs more than 32 bits, a count is negative or of
+            more than there is, an attribute or constant is of an element type that ONNX does not have, or a
+            Split has other outputs than it counts.
     """
     _check_types(proto.graph.initializer, f"{label}: initialiser")
+    functions = {(function.domain, function.name) for function in proto.functions}
     for node in all_nodes([*proto.graph.node, *(node for each in proto.functions for node in each.node)]):
         for attribute in node.attribute:
             wide = [n for n in (attribute.i, *attribute.ints) if not -(1 << 31) <= n < 1 << 31]
             if wide and attribute.name not in WIDE:
                 raise ModelError(f"{_place(label, node, attribute.name)}: {wide[0]} is out of range")
+            kinds = _attribute_types(node.op_type).get(attribute.name) if node.domain in OWN else None
+            kind = onnx.AttributeProto.AttributeType.Name(attribute.type)
+            if kinds is not None and kind not in kinds and (node.domain, node.op_type) not in functions:
+                place = _place(label, node, attribute.name)
+                raise ModelError(f"{place}: is of the type {kind}, not {' or '.join(sorted(kinds))}")
+            if attribute.i < LEAST.get(attribute.name, attribute.i):
+                raise ModelError(f"{_place(label, node, attribute.name)}: {attribute.i} is negative")
+            if attribute.name == "num_scan_inputs" and attribute.i > len(node.input):
+                raise ModelError(
+                    f"{_place(label, node, attribute.name)}: {attribute.i} of {len(node.input)} inputs"
+                )
             if not node.domain and attribute.name in TYPES and attribute.i not in (*ELEMENT_TYPES, 0):
                 raise ModelError(f"{_place(label, node, attribute.name)}: {attribute.i} is no element type")
             tensors = [*attribute.tensors, *([attribute.t] if attribute.HasField("t") else [])]
@@ -56,6 +75,22 @@ def reject_hazards(proto: onnx.ModelProto, label: str) -> None:
             if attribute.name == "num_outputs" and attribute.i != len(node.output):
                 counted = f"{attribute.i} is stated, the node has {len(node.output)} outputs"
                 raise ModelError(f"{_place(label, node, attribute.name)}: {counted}")
+
+
+@cache
+def _attribute_types(operator: str) -> Mapping[str, frozenset[str]]:
+    """The types that attributes of an operator of ONNX's own have or had, by name."""
+    found: dict[str, frozenset[str]] = {}
+    version = onnx.defs.onnx_opset_version()
+    while version > 0:
+        try:
+            schema: Any = onnx.defs.get_schema(operator, version, "")
+        except onnx.defs.SchemaError:
+            break
+        for name, attribute in schema.attributes.items():
+            found[name] = found.get(name, frozenset()) | {attribute.type.name}
+        version = schema.since_version - 1
+    return found
 
 
 def _check_types(tensors: Iterable[onnx.TensorProto], what: str) -> None:

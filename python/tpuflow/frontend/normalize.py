@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -64,7 +63,7 @@ __all__ = ["STAGES", "inferred_values", "normalize", "simplify", "with_known_sha
 
 MOST_ROUNDS = 32
 MOST_SIZES = 1 << 14
-"""Elements that shape inference may follow."""
+"""Elements of a vector that shape inference may follow."""
 SMALL = 1 << 12  # elements up to which equal constants are found and shared
 
 
@@ -254,16 +253,36 @@ def _prepare(model: ir.Model) -> None:
 
 
 def _infer_shapes(model: ir.Model) -> None:
-    given = [*model.graph.inputs, *model.graph.initializers.values()]
-    # Inference makes an object of a kilobyte of every element that might be a size.
-    small = all(math.prod(shape_of(value) or ()) <= MOST_SIZES for value in given if _may_be_sizes(value))
-    common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=small)(model)
+    infer_shapes = common.ShapeInferencePass
+    infer_shapes(check_type=False, strict_mode=False, data_prop=False)(model)
+    if any(shape_of(value) is None for node in model.graph for value in node.outputs) and _has_few_sizes(
+        model.graph
+    ):
+        infer_shapes(check_type=False, strict_mode=False, data_prop=True)(model)
 
 
-def _may_be_sizes(value: ir.Value) -> bool:
-    """Whether inference follows the elements of a value as if they were sizes."""
-    shape = shape_of(value)
-    return value.dtype in {ir.DataType.INT32, ir.DataType.INT64} and shape is not None and len(shape) == 1
+def _has_few_sizes(graph: ir.Graph) -> bool:
+    """Whether inference may follow elements that might be sizes: it makes an object of a kilobyte of each.
+
+    It does so for all elements of every vector, of floats too, that one of these operators reads.
+    """
+    for node in graph:
+        for value in node.inputs if node.op_type in FOLLOWED else ():
+            shape = shape_of(value)
+            if shape is not None and len(shape) == 1 and shape[0] > MOST_SIZES:
+                return False
+        if node.op_type in SIZED and node.outputs and shape_of(node.outputs[0]) is None:
+            given = node.inputs[SIZED[node.op_type]] if len(node.inputs) > SIZED[node.op_type] else None
+            sizes = shape_of(given)
+            if sizes is None or sizes in {(), (1,)}:
+                return False  # it may make a vector of any size
+    return True
+
+
+FOLLOWED = frozenset({"Add", "Cast", "Concat", "Gather", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze"})
+"""Operators whose operands' elements inference follows."""
+SIZED = {"ConstantOfShape": 0, "Expand": 1, "Range": 0, "Reshape": 1, "Tile": 1}
+"""Operators that are told what sizes to make, and the input that says so."""
 
 
 def _finish(model: ir.Model) -> None:

@@ -28,12 +28,13 @@ from tpuflow.frontend.external import (
 )
 from tpuflow.frontend.hazards import all_nodes, reject_hazards
 from tpuflow.frontend.rewrites.opset import NEWEST, OLDEST
+from tpuflow.frontend.structure import check_references
 from tpuflow.frontend.values import all_bodies
 from tpuflow.importers import SUFFIXES, open_foreign
 from tpuflow.io.journal import content_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, MutableSequence
+    from collections.abc import Iterable, MutableSequence
 
 __all__ = ["Source", "is_model_file", "model_digest", "read"]
 
@@ -108,6 +109,7 @@ def read(source: Source) -> tuple[ir.Model, str]:
             proto = _parsed(path) if foreign is None else foreign
             if foreign is None:
                 load_external_data(proto, path)
+        check_references(proto, label)
         reject_hazards(proto, label)
         _check_structure(proto, label)
         try:
@@ -148,7 +150,6 @@ def _parsed(path: Path) -> onnx.ModelProto:
 
 
 def _check_structure(proto: onnx.ModelProto, label: str) -> None:
-    _check_values(proto, label)
     for tensor in proto.graph.initializer:
         if 0 not in tensor.dims and not any(_holds(tensor, field) for field in DATA_FIELDS):
             raise ModelError(f'{label}: initialiser "{tensor.name}" holds no data')
@@ -226,51 +227,6 @@ def _has_schema(operator: str, domain: str, version: int | None) -> bool:
     except onnx.defs.SchemaError:
         return False
     return not schema.deprecated
-
-
-def _check_values(proto: onnx.ModelProto, label: str) -> None:
-    """Makes sure that every value is computed before it is read, in words a person understands."""
-    graph = proto.graph
-    if not graph.output:
-        raise ModelError(f"{label}: the graph has no outputs")
-    if not all(isinstance(text, str) for text in _texts(graph)):
-        raise ModelError(f"{label}: not a valid ONNX model: a name or word in it is not UTF-8 text")
-    known = {"", *(value.name for value in graph.input), *(tensor.name for tensor in graph.initializer)}
-    if graph.sparse_initializer:
-        raise ModelError(f"{label}: sparse initialisers are not supported")
-    for node in graph.node:
-        for name in node.input:
-            if name not in known:
-                which = f'node "{node.name or ", ".join(node.output)}" ({node.op_type})'
-                raise ModelError(f'{label}: {which} reads "{name}", which nothing before it computes')
-        known.update(node.output)
-    for value in graph.output:
-        if value.name not in known:
-            raise ModelError(f'{label}: nothing computes output "{value.name}"')
-
-
-def _texts(graph: onnx.GraphProto) -> Iterator[str | bytes]:
-    """The names and words in a graph; what is not UTF-8 comes as bytes."""
-    for named in (*graph.input, *graph.output, *graph.initializer):
-        yield named.name
-    for node in graph.node:
-        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-        for attribute in node.attribute:
-            yield attribute.name
-            if not node.domain and attribute.type in {
-                onnx.AttributeProto.STRING,
-                onnx.AttributeProto.STRINGS,
-            }:
-                yield from (_decoded_text(text) for text in (attribute.s, *attribute.strings))
-            for body in (attribute.g, *attribute.graphs):
-                yield from _texts(body)
-
-
-def _decoded_text(text: bytes) -> str | bytes:
-    try:
-        return text.decode()
-    except UnicodeDecodeError:
-        return text
 
 
 def _check_opset(model: ir.Model, label: str) -> None:

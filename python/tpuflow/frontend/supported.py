@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 
 from tpuflow.errors import Finding
@@ -120,6 +121,8 @@ def _pow(node: ir.Node) -> Iterator[tuple[str, str]]:
     exponent = array_of(node.inputs[1])
     if exponent is None or exponent.size != 1:
         yield "input 1", "the exponent must be one constant"
+    elif not np.all(np.isfinite(exponent)):
+        yield "input 1", f"the exponent {exponent.item()} is not finite"
 
 
 OPERATORS: Mapping[str, tuple[Limit, ...]] = {

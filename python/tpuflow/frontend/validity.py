@@ -33,6 +33,9 @@ FUNCTIONS: Mapping[str, tuple[int, Mapping[str, str]]] = {
 }
 """Our own functions: how many inputs each takes, and the types of its attributes."""
 
+CONTRIBUTED = "com.microsoft"
+"""Domain of operators that onnxruntime has beside ONNX's own."""
+
 DEPRECATED = "has been deprecated"
 """What inference says of operators that are replaced, or listed as not supported."""
 
@@ -63,8 +66,14 @@ def _objections(node: ir.Node, versions: Mapping[str, int]) -> Iterator[Objectio
         if len([value for value in node.inputs if value is not None]) != count:
             yield None, "is no function of this domain, or has another number of inputs"
         yield from _mistyped(node, types)
+    if node.domain == CONTRIBUTED:
+        contributed = _contributed().get(node.op_type)
+        if contributed is not None:
+            yield from _miscounted(node, contributed)
+            yield from _mistyped(node, _types_of(contributed))
     if node.domain:
         return
+    yield from _miscounted(node, _schema(node.op_type, node.version))
     for index in _required(node.op_type, node.version):
         if input_at(node, index) is None:
             yield f"input {index}", "is left out"
@@ -80,6 +89,18 @@ def _objections(node: ir.Node, versions: Mapping[str, int]) -> Iterator[Objectio
         wrong = infer_output(node, versions)
         if wrong is not None and DEPRECATED not in wrong:
             yield None, wrong
+
+
+def _miscounted(node: ir.Node, schema: Any) -> Iterator[Objection]:
+    """More inputs or outputs than the operator has."""
+    if schema is None:
+        return
+    for what, values, most in (
+        ("input", node.inputs, schema.max_input),
+        ("output", node.outputs, schema.max_output),
+    ):
+        if len(values) > most:
+            yield f"{what} {most}", "is one more than the operator has"
 
 
 def _mistyped(node: ir.Node, types: Mapping[str, str]) -> Iterator[Objection]:
@@ -111,7 +132,19 @@ def _required(operator: str, version: int | None) -> tuple[int, ...]:
 @cache
 def _attribute_types(operator: str, version: int | None) -> Mapping[str, str]:
     schema = _schema(operator, version)
-    return {} if schema is None else {name: each.type.name for name, each in schema.attributes.items()}
+    return {} if schema is None else _types_of(schema)
+
+
+def _types_of(schema: Any) -> Mapping[str, str]:
+    return {name: each.type.name for name, each in schema.attributes.items()}
+
+
+@cache
+def _contributed() -> Mapping[str, Any]:
+    """The schemas of the operators onnxruntime has beside ONNX's own, which take a second to be listed."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as runtime  # noqa: PLC0415 - few models need it
+
+    return {each.name: each for each in runtime.get_all_operator_schema() if each.domain == CONTRIBUTED}
 
 
 def note_types(graph: ir.Graph) -> None:

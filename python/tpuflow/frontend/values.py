@@ -96,6 +96,8 @@ def steps_of(value: ir.Value | None) -> npt.NDArray[Any] | None:
 
 
 BOUND = "tpuflow.bound"
+LARGEST_BOUND = 1 << 20
+"""Above it what depends on an input is not written as a table."""
 
 
 def state_bound(value: ir.Value, bound: int) -> None:
@@ -106,7 +108,8 @@ def state_bound(value: ir.Value, bound: int) -> None:
 def bound_of(value: ir.Value) -> int | None:
     """The bound of an input's integers; None where none is noted."""
     text = value.metadata_props.get(BOUND, "") if value.is_graph_input() else ""
-    return int(text) if text.isdecimal() and int(text) > 0 else None
+    stated = int(text) if text.isdecimal() and len(text) <= len(str(LARGEST_BOUND)) else 0
+    return stated if 0 < stated <= LARGEST_BOUND else None
 
 
 STATE = "tpuflow.state"

@@ -11,7 +11,6 @@ Source: https://onnx.ai/onnx/operators/.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,12 +26,19 @@ if TYPE_CHECKING:
 __all__ = ["LATE", "RULES"]
 
 MOST_STEPS = 1024
-"""Times a body may be repeated."""
+"""Times a body may be repeated, and parts a tensor may be split into."""
+MOST_NODES = 1 << 16
+"""Nodes a graph may have once a body is repeated."""
 
 
 def _body(node: ir.Node, name: str) -> ir.Graph | None:
     attribute = node.attributes.get(name)
     return None if attribute is None else attribute.as_graph()
+
+
+def _is_too_long(node: ir.Node, body: ir.Graph, steps: int) -> bool:
+    """Whether repeating a body would make more nodes than a network has; bodies within count as one."""
+    return steps > MOST_STEPS or len(node.graph or ()) + steps * len(body) > MOST_NODES
 
 
 def _goes_on(body: ir.Graph) -> bool:
@@ -51,13 +57,13 @@ def loop(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
     body, trips, condition = _body(node, "body"), input_at(node, 0), input_at(node, 1)
     count = scalar_of(trips)
     states = list(node.inputs[2:])
-    if body is None or count is None or count > MOST_STEPS or any(state is None for state in states):
+    if body is None or count is None or any(state is None for state in states):
         return None
     go = None if condition is None else array_of(condition)
     if condition is not None and go is None:
         return None
     steps = max(int(count), 0) if go is None or bool(np.all(go)) else 0
-    if steps > 1 and not _goes_on(body):
+    if _is_too_long(node, body, steps) or (steps > 1 and not _goes_on(body)):
         return None
     scanned: list[list[ir.Value]] = [[] for _ in body.outputs[1 + len(states) :]]
     true = emit.constant(np.array(True), "condition")
@@ -102,7 +108,7 @@ def scan(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
     out_axes = list(node.attributes.get_ints("scan_output_axes", [0] * outputs))
     out_backwards = list(node.attributes.get_ints("scan_output_directions", [0] * outputs))
     lengths = {(shape_of(value) or (0,))[axis] for value, axis in zip(sequences, axes, strict=True)}
-    if len(lengths) != 1 or max(lengths) > MOST_STEPS:
+    if len(lengths) != 1 or _is_too_long(node, body, max(lengths)):
         return None
     length = lengths.pop()
     scanned: list[list[ir.Value]] = [[] for _ in range(outputs)]
@@ -213,11 +219,13 @@ def split_to_sequence(node: ir.Node, emit: Emitter) -> ir.Value | None:
         return None
     axis = node.attributes.get_int("axis", 0) % len(shape)
     drop = sizes is None and node.attributes.get_int("keepdims", 1) == 0
-    if sizes is None:
-        sizes = [1] * shape[axis]
-    elif shape_of(given) == ():
-        size = sizes[0]
-        sizes = [min(size, shape[axis] - k * size) for k in range(math.ceil(shape[axis] / size))]
+    size = 1 if sizes is None else sizes[0] if shape_of(given) == () and sizes else 0
+    if size and -(-shape[axis] // size) > MOST_STEPS:
+        return None
+    if size:
+        sizes = [min(size, shape[axis] - start) for start in range(0, shape[axis], size)]
+    if sizes is None or len(sizes) > MOST_STEPS:
+        return None
     parts: list[ir.Value] = []
     start = 0
     for size in sizes:
