@@ -131,7 +131,7 @@ def jobs(folder: Path) -> list[Job]:
             "search",
             both("search", net, "--calib", "CALIB", "-o", "OUT/m.tpuq", "--json", "OUT/m.json"),
             journal="m.tpuq.journal",
-            told="of decisions expected to differ",
+            told="expected top-1 disagreement",
         ),
         Job(
             "mixed",

@@ -21,7 +21,8 @@ from tpuflow.execution.levels import GraphLevel
 from tpuflow.frontend import FloatModel, FloatSession, load
 from tpuflow.io.samples import Samples
 from tpuflow.ptq import search
-from tpuflow.ptq.search import DEFAULT, Plan, sample_folds
+from tpuflow.ptq.folds import sample_folds
+from tpuflow.ptq.search import DEFAULT, Plan
 from tpuflow.ptq.validation import kept_apart, validate_graph
 from tpuflow.ptq.walk import Walk
 

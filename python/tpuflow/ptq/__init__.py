@@ -19,7 +19,7 @@ recorded on the tensors.
     pooling_commutation.py    pooling commuted behind the classifier
     channel_splitting.py    outlier channel splitting
     outputs.py     output bias correction
-    search.py      search over configurations; validation.py: held-out samples
+    search.py      search over configurations; folds.py, validation.py: held-out samples
 """
 
 from tpuflow.ptq.bias_correction import correct_output_bias

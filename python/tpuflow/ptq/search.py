@@ -1,18 +1,15 @@
 """One search over ways to quantise, evaluated by the outputs of samples that were not calibrated with.
 
-Every candidate is a whole plan: a local strategy, averages behind last layers, factors by channel (where
-layers read each other, then behind norms as well), 16 bits for what no layer reads (`WIDER`), weights
-refined, channels stored twice as far as the network may grow, mean errors of outputs taken back. What is kept
-at each step is what comes closest to float on the samples held out, in decibels and in decisions expected to
-differ (`Fidelity.beats`); a step that does not help is undone. The result is calibrated anew with all
-samples. A model is run once for all strategies: they choose by the same counts, of every value unless the
+Every candidate is a whole plan: a calibration strategy, pooling commuted behind the classifier, cross-layer
+equalization (where layers read each other, then behind norms as well), 16 bits for what no layer reads
+(`WIDER`), refined weights, outlier channel splitting as far as the network may grow, output bias correction.
+What is kept at each step is what comes closest to float on held-out samples, in decibels and in expected
+top-1 disagreement (`Fidelity.beats`); a step that does not help is undone. The result is calibrated anew with
+all samples. A model is run once for all strategies: they choose by the same counts, of every value unless the
 configuration says otherwise.
 
-Two kinds of samples are held out. Typical ones tell how finely what is usual is stored. Every other of those
-whose values reach furthest stands for what a network meets later and was not calibrated with; without them
-the narrowest ranges that hold the bulk would always win. Of both kinds the one that comes out worse counts.
-All of this is done in `FOLDS` ways of holding out, of which the mean decides: one way alone moves decibels by
-about as much as what is tried. A candidate that is far behind with the first is not tried with the others.
+Samples are held out in several ways (`folds.py`): of typical ones and of those that reach far the kind that
+comes out worse counts. A candidate that is far behind in the first way is not tried in the others.
 
 Some samples are kept from all of that (`validation.py`): where the best is not as good as the default recipe
 on them, that is taken. Of fewer than eight samples nothing is chosen.
@@ -21,23 +18,20 @@ on them, that is taken. Of fewer than eight samples nothing is chosen.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from tpuflow.calibration import calibrate, collect, without_warnings
+from tpuflow.calibration import calibrate, without_warnings
 from tpuflow.config import Config, resolve_layers
-from tpuflow.errors import SampleError
 from tpuflow.evaluation.fidelity import Evaluator, Fidelity
 from tpuflow.io.samples import Samples
 from tpuflow.lowering import added_values
 from tpuflow.ptq.channel_splitting import multiplications, split_channels
 from tpuflow.ptq.confirmation import parts_of
 from tpuflow.ptq.equalization import MILD, SCALED, equalize_channels, noted_factors
+from tpuflow.ptq.folds import sample_folds
 from tpuflow.ptq.layers import linear_layers
 from tpuflow.ptq.pooling_commutation import commute_pooling
 from tpuflow.ptq.recipe import CalibratedModel, CalibrationData, Recipe
@@ -45,9 +39,7 @@ from tpuflow.ptq.validation import Validation, kept_apart, validate_graph
 from tpuflow.ptq.weights import refine_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Hashable, Iterator, Sequence
 
     from tpuflow.calibration import Ranges, Statistics
     from tpuflow.frontend import FloatModel
@@ -55,7 +47,7 @@ if TYPE_CHECKING:
     from tpuflow.partitioning.storage import AnyGraph
     from tpuflow.ptq.held_out import Estimate
 
-__all__ = ["Candidate", "Plan", "SearchResult", "sample_folds", "search"]
+__all__ = ["Candidate", "Plan", "SearchResult", "search"]
 
 logger = logging.getLogger(__name__)
 
@@ -97,9 +89,6 @@ every layer by itself, and of equals the one tried first.
 DEFAULT = "default recipe"
 """What a search is called that takes no candidate."""
 
-FOLDS = 2
-"""Ways to hold out samples."""
-
 LOST_DB = 1.5
 """So far behind the best with the first samples held out, a candidate is out."""
 
@@ -111,12 +100,6 @@ NEAR_DB = 1.0
 
 GROWTH = 2.0
 """How many times as many multiplications a network may take at most, by all that is done to it together."""
-
-HELD_OUT = 8
-"""One of so many samples is held out for being typical, and as many for reaching far."""
-
-MOST = 32
-"""Samples of each kind that are evaluated by, at most."""
 
 
 @dataclass(frozen=True)
@@ -331,7 +314,7 @@ def _try_candidates(
         kept = best is None or (complete and candidate.beats(best))
         tried.append(replace(candidate, kept=kept))
         told = ", best so far" if kept else "" if complete else ", far behind"
-        flips = f", {found.expected_flips:.1%} of decisions expected to differ" if found.decisions else ""
+        flips = f", expected top-1 disagreement {found.expected_flips:.1%}" if found.decisions else ""
         remark(f"{name}: {found.mean_db:.1f} dB{flips}{told}")
     return tried
 
@@ -510,42 +493,3 @@ def _counting_all(config: Config) -> Config:
 def _with_strategy(config: Config, strategy: tuple[str, float]) -> Config:
     update = dict(zip(("strategy", "clip_weight"), strategy, strict=True))
     return config.model_copy(update={"calibrate": config.calibrate.model_copy(update=update)})
-
-
-def sample_folds(
-    model: FloatModel, samples: Samples, config: Config
-) -> list[tuple[Samples, tuple[Samples, ...]]]:
-    """By fold, samples to calibrate with and groups to evaluate with: typical ones, some that reach far."""
-    count = samples.count
-    if count < 2:
-        raise SampleError(f"{count} sample: a search needs at least two, one to evaluate with")
-    order = np.argsort(-_reach(model, samples, config), kind="stable").tolist()
-    rows = list(samples.rows())
-
-    def chosen(places: Iterable[int]) -> Samples:
-        return Samples.of(_stack([rows[at] for at in places]), model.inputs)
-
-    found = []
-    for fold in range(min(FOLDS, count // HELD_OUT) or 1):
-        far = sorted(order[fold : FOLDS * (count // HELD_OUT) : FOLDS])
-        near = sorted(set(range(count)).difference(far))
-        typical = near[HELD_OUT - 2 - fold * HELD_OUT // FOLDS :: HELD_OUT - 1] or near[-1:]
-        shown = chosen(sorted(set(near).difference(typical)))
-        found.append((shown, tuple(chosen(places).spread(MOST) for places in (typical, far) if places)))
-    return found
-
-
-def _reach(model: FloatModel, samples: Samples, config: Config) -> NDArray[np.float64]:
-    """How far the values of each sample reach, `[samples]`: the mean over tensors of a logarithm."""
-    tensors = collect(parts_of(model), samples, config.calibration()).tensors.values()
-    batches = math.ceil(samples.count / samples.batch)
-    total = np.zeros(batches)
-    for tensor in tensors:
-        if len(tensor.batches) == batches:
-            reach = np.abs(np.array(tensor.batches)).max(axis=1)
-            total += np.log(np.maximum(reach, 1e-30) / max(float(np.median(reach)), 1e-30))
-    return np.repeat(total / max(1, len(tensors)), samples.batch)[: samples.count]
-
-
-def _stack(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
