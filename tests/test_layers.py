@@ -42,7 +42,7 @@ CRATES_FOR_TESTS = {
 
 # The names of a published framework: a distribution of its own, of which nothing here knows.
 COMPAT = REPOSITORY / "compat" / "src"
-NOT_FOR_COMPAT = {"_core", "cli", "kernels", "plugins", "reference"}
+NOT_FOR_COMPAT = {"_core", "cli", "kernels", "reference"}
 
 # package -> packages it may import. Data flows down this list; nothing imports what is below it.
 BASE = {"errors", "io"}
@@ -253,6 +253,8 @@ def test_nothing_of_the_core_knows_the_compatibility_names() -> None:
     assert {"tpu_framework", "pytpu", "tpu_compiler"} <= names
     assert not [path for path in modules() if names & {top for top, _ in imports(path)}]
     assert not [path for path in modules() if "compat" in path.relative_to(PACKAGE).as_posix()]
+    foreign = re.compile(rf"(?i)\b(?:{'|'.join(sorted(names))})\b|aipu")
+    assert not [path for path in modules() if foreign.search(path.read_text(encoding="utf-8"))]
 
 
 def test_compatibility_names_stand_on_packages_of_the_core() -> None:

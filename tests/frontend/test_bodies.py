@@ -91,7 +91,7 @@ def test_a_tensor_is_not_taken_apart_into_millions() -> None:
     assert time.process_time() - before < 3
 
 
-def test_channels_that_a_response_is_normalised_by_exist() -> None:
+def test_channels_that_a_response_is_normalized_by_exist() -> None:
     proto = graph([("LRN", "x", "z", {"size": 2**31 - 1})], {"x": IMAGE}, ["z"])
     with pytest.raises(ModelError, match="2147483647 channels are named, there are 4"):
         load(proto)

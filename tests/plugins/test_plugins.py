@@ -30,7 +30,8 @@ from tpuflow.plugins import (
     plugin_metrics,
     run_operator,
 )
-from tpuflow.plugins.load import PREFIXES
+from tpuflow.plugins.formats import plugin_formats
+from tpuflow.plugins.load import PREFIX
 from tpuflow.plugins.nodes import onnx_form
 
 HEAD = "from AIPUBuilder.Optimizer.framework import *\nfrom AIPUBuilder.Optimizer.utils import *\n"
@@ -292,11 +293,15 @@ def test_nothing_in_the_current_folder_is_executed_unasked(
     load_plugins(named=[Path("plugin")])
     assert Path("ran").exists()
     assert caplog.messages == ["plugin plugin/tpuflow_c.py: executed"]
+    caplog.clear()
+    Path("bare").mkdir()
+    load_plugins(named=[Path("bare")])
+    assert "bare: holds no plugins: names of files begin with tpuflow_" in caplog.text
     with pytest.raises(PluginError, match="absent: is not a directory of plugins"):
         load_plugins(named=[Path("absent")])
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("prefix", [PREFIX, *(name for each in plugin_formats() for name in each.prefixes)])
 @pytest.mark.feature("PLG-06")
 def test_files_are_known_by_their_names(tmp_path: Path, prefix: str) -> None:
     registry = loaded(tmp_path, **{f"{prefix}x": DATASET, f"x{prefix}": METRIC, "other": METRIC})

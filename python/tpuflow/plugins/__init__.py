@@ -2,8 +2,8 @@
 
 `load` finds and imports them, `registry` stores what they register, `use` looks it up; `datasets` are built
 in. Operator plugins are functions on the nodes and tensors of `nodes`, with the helpers of `numbers` and
-the logging functions of `logs`; `shim` provides the module names that plugin files of the published
-framework import.
+the logging functions of `logs`. Plugin files of other tools are read where a distribution says how
+(`formats`).
 """
 
 from tpuflow.plugins.load import load_plugins

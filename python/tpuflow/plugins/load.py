@@ -3,17 +3,16 @@
 They are looked for in this order:
 
 1. the entry points `tpuflow.plugins` of installed packages: modules, imported by name;
-2. every folder of the environment variables `AIPUPLUGIN_PATH` and `TPUFLOW_PLUGINS`;
+2. every folder of the environment variable `TPUFLOW_PLUGINS`, and of those that formats of other tools name
+   (`formats`);
 3. folders that the caller names, `--plugins` on the command line.
 
 No other folder is looked into: files in a folder someone happens to work in, or received, are not executed.
 Every file that is executed is announced by a warning, which names it; so is a folder `plugin` in the current
 one, where plugins used to be looked for.
 
-Of folders, files whose names begin as a plugin's does are loaded: `aipubt_opt_op_`, `aipubt_op_`,
-`aipubt_opt_dataset_`, `aipubt_dataset_`, `aipubt_opt_metric_`, `aipubt_metric_`, `aipubt_opt_qconfig_`,
-`aipubt_qconfig_`, `tpuflow_`. A file that cannot be imported is told about, with the place in it, and hides
-no other.
+Of folders, files whose names begin with `tpuflow_` are loaded, or as plugins of such a format do. A file that
+cannot be imported is told about, with the place in it, and hides no other.
 """
 
 from __future__ import annotations
@@ -28,22 +27,16 @@ from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from tpuflow.plugins import shim
+from tpuflow.plugins.formats import PluginFormat, plugin_formats
 from tpuflow.plugins.registry import PluginError, Registry, filling
 
-__all__ = ["GROUP", "PATH", "PREFIXES", "load_plugins"]
+__all__ = ["GROUP", "PATH", "PREFIX", "load_plugins"]
 
 logger = logging.getLogger(__name__)
 
 GROUP = "tpuflow.plugins"
-PATH = "AIPUPLUGIN_PATH"
-OWN_PATH = "TPUFLOW_PLUGINS"
-KINDS = ("op", "dataset", "metric", "qconfig")
-PREFIXES = (
-    *(f"aipubt_opt_{kind}_" for kind in KINDS),
-    *(f"aipubt_{kind}_" for kind in KINDS),
-    "tpuflow_",
-)
+PATH = "TPUFLOW_PLUGINS"
+PREFIX = "tpuflow_"
 
 
 def load_plugins(folders: Sequence[Path] | None = None, *, named: Sequence[Path] = ()) -> Registry:
@@ -59,8 +52,9 @@ def load_plugins(folders: Sequence[Path] | None = None, *, named: Sequence[Path]
     for folder in named:
         if not folder.is_dir():
             raise PluginError(f"{folder}: is not a directory of plugins")
+    formats = plugin_formats()
     unused = Path("plugin")
-    if folders is None and unused not in named and any(map(_is_plugin, unused.glob("*.py"))):
+    if folders is None and unused not in named and _plugin_files(unused, formats):
         logger.warning("%s: holds plugins, which are executed with --plugins %s alone", unused, unused)
     registry = Registry()
     with filling(registry):
@@ -68,22 +62,31 @@ def load_plugins(folders: Sequence[Path] | None = None, *, named: Sequence[Path]
             for point in entry_points(group=GROUP):
                 registry.source = f"{point.name} ({point.value})"
                 _load_guarded(registry, point.load)
-        for folder in (*(_folders() if folders is None else folders), *named):
-            for path in sorted(folder.glob("*.py")):
-                if _is_plugin(path):
-                    shim.install()
-                    registry.source = str(path)
-                    logger.warning("plugin %s: executed", path)
-                    _load_guarded(registry, partial(_import, path))
+        for folder in (*(_folders(formats) if folders is None else folders), *named):
+            paths = _plugin_files(folder, formats)
+            if not paths and folder in named:
+                logger.warning(
+                    "%s: holds no plugins: names of files begin with %s, or as an installed format says",
+                    folder,
+                    PREFIX,
+                )
+            for path in paths:
+                for each in formats:
+                    each.install()
+                registry.source = str(path)
+                logger.warning("plugin %s: executed", path)
+                _load_guarded(registry, partial(_import, path))
     return registry
 
 
-def _is_plugin(path: Path) -> bool:
-    return path.name.startswith(PREFIXES)
+def _plugin_files(folder: Path, formats: Sequence[PluginFormat]) -> list[Path]:
+    prefixes = (*(prefix for each in formats for prefix in each.prefixes), PREFIX)
+    return sorted(path for path in folder.glob("*.py") if path.name.startswith(prefixes))
 
 
-def _folders() -> list[Path]:
-    variables = (os.environ.get(name, "").split(os.pathsep) for name in (PATH, OWN_PATH))
+def _folders(formats: Sequence[PluginFormat]) -> list[Path]:
+    names = (*(each.path_variable for each in formats), PATH)
+    variables = (os.environ.get(name, "").split(os.pathsep) for name in names)
     return [Path(word) for words in variables for word in words if word and Path(word).is_dir()]
 
 

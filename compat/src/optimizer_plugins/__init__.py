@@ -1,7 +1,7 @@
-"""The module names that published plugins import, while they are loaded and afterwards.
+"""Plugin files of the published optimizer: their names, and the modules that they import.
 
-They are put in place only when files of plugins are there to be loaded, and never over a package of that
-name that is really installed.
+The modules are put in place only when files of plugins are there to be loaded, and never over a package of
+that name that is really installed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import types
 from typing import Any
 
 from tpuflow.plugins import logs, nodes, numbers, registry
+from tpuflow.plugins.formats import PluginFormat
 
-__all__ = ["install"]
+__all__ = ["FORMAT", "install"]
 
 ROOT = "AIPUBuilder"
 
@@ -87,3 +88,12 @@ def _torch(module: types.ModuleType) -> list[str]:
         return []
     module.__dict__["torch"] = importlib.import_module("torch")
     return ["torch"]
+
+
+KINDS = ("op", "dataset", "metric", "qconfig")
+FORMAT = PluginFormat(
+    path_variable="AIPUPLUGIN_PATH",
+    prefixes=tuple(f"{start}{kind}_" for start in ("aipubt_opt_", "aipubt_") for kind in KINDS),
+    install=install,
+)
+"""What `tpuflow` finds under the entry point `tpuflow.plugin_formats`."""
