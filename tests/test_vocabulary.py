@@ -195,6 +195,20 @@ def test_functions_say_what_they_do_or_give() -> None:
     assert not sorted(name for path in paths for name in participles(path))
 
 
+def test_docstrings_begin_with_what_a_thing_is_or_does() -> None:
+    """ "The result of a build.", not "What a build made."; a word such as "What" leads to riddles."""
+    package = REPOSITORY / "python" / "tpuflow"
+    wrong = [
+        f"{path.relative_to(REPOSITORY)}:{node.lineno}"
+        for path in package.rglob("*.py")
+        if "frontend" not in path.relative_to(package).parts
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and (ast.get_docstring(node) or "").startswith("What ")
+    ]
+    assert not wrong
+
+
 def test_names_of_files_are_words_of_the_field() -> None:
     wrong = [path for path in files(".py", ".rs", ".md") if NAMES.keys() & set(words(path.stem))]
     assert not wrong

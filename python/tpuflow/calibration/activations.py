@@ -92,7 +92,7 @@ class ActivationSession:
     def runs(
         self, batches: Iterable[Batch]
     ) -> Iterator[tuple[Batch, Iterable[dict[str, NDArray[np.float32]]]]]:
-        """What `run` gives for every batch, in order; valid until the next one is asked for."""
+        """Results of `run` for every batch, in order; valid until the next one is asked for."""
         if self._workers == 1:
             yield from ((batch, self.run(batch.arrays)) for batch in batches)
             return

@@ -34,7 +34,7 @@ __all__ = ["Artifacts", "save_artifacts"]
 
 @dataclass(frozen=True)
 class Artifacts:
-    """What is to be kept.
+    """The artifacts to keep.
 
     Attributes:
         folder: Where; an empty text writes nothing but statistics whose name is a path of its own.

@@ -147,7 +147,7 @@ def ranges_of(
 
 
 def _run(float_model: FloatModel | PartitionedModel) -> tuple[ir.Model, Mapping[str, ir.Value] | None]:
-    """What is run to see values, and those the device meets; None for all."""
+    """The model to run, and the values the device meets; None for all."""
     if isinstance(float_model, FloatModel) and float_model.findings:
         float_model = partition(float_model)
     if isinstance(float_model, PartitionedModel):

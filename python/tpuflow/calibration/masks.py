@@ -120,7 +120,7 @@ class Masks:
 
 
 def unseen_masks(graph: ir.Graph, ranges: Mapping[str, Range]) -> tuple[dict[str, Range], list[str]]:
-    """What masks that left nothing out in any sample would reach, had they done so.
+    """Ranges of masks that masked nothing in any sample, as if they had.
 
     Returns:
         The ranges, by name, of such masks and of the scores they act on; and the names of the masks
@@ -152,7 +152,7 @@ def unseen_masks(graph: ir.Graph, ranges: Mapping[str, Range]) -> tuple[dict[str
 
 
 def reaching_masks(graph: ir.Graph, ranges: Mapping[str, Range]) -> dict[str, Range]:
-    """What is added to scores no further down than it takes to bring the largest score to the least.
+    """Ranges of masks, no further down than it takes to bring the largest score to the least.
 
     A grid that reached as far as the masks' own numbers would leave the sum of both few of the scores' bits:
     a sum is aligned to the coarser of its operands. Below the least score a sum saturates in any case.
@@ -218,7 +218,7 @@ def _rows(value: ir.Value, scores: Mapping[ir.Value, Rows]) -> Rows | None:
 
 
 def _log_softmax(value: ir.Value) -> dict[ir.Value, int]:
-    """What a log softmax as it is written here reads, its difference from the maximum, and what it makes."""
+    """Operand, difference from the maximum, and result of a log softmax as it is written here."""
     uses = list(value.uses())
     maxima = [use.node for use in uses if use.node.op_type == "ReduceMax"]
     if len(uses) != 2 or len(maxima) != 1 or len(maxima[0].inputs) != 2:

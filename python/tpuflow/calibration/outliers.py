@@ -25,7 +25,7 @@ __all__ = ["without_outliers"]
 
 
 def without_outliers(tensor: TensorStatistics, deviations: float) -> TensorStatistics:
-    """What was seen within so many standard deviations of the mean; counts leave by whole bins.
+    """Statistics within so many standard deviations of the mean; counts leave by whole bins.
 
     Raises:
         RangesError: The statistics have no histogram.

@@ -152,7 +152,7 @@ class Machine:
             )
 
     def _followers(self, stated: Mapping[str, Number]) -> dict[str, Number]:
-        """What follows from the length of a word, where that is changed."""
+        """Parameters that follow from the length of a word, where that is changed."""
         given = {key: stated[key] for key in ROW if key in stated}
         if not given:
             return {}

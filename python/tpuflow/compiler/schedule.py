@@ -71,7 +71,7 @@ class Schedule:
         return cls(parameters_of(level, config), tiling_of(config), config.layer_groups, config.io_memory)
 
     def parameters_json(self, level: int) -> str | None:
-        """What the scheduler reads; None: all is as the level has it."""
+        """JSON for the scheduler; None: all is as the level has it."""
         if (self.layer_groups, self.io_memory) == ("dynamic", "separate"):
             return None if self.parameters is None else self.parameters.to_json()
         preset = {1: O1, 5: O5}[level] if self.parameters is None else self.parameters

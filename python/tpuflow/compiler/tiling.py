@@ -55,7 +55,7 @@ SlicingScheme = Mapping[str, Sequence[Mapping[TensorAxis, Segment]]]
 
 @dataclass(frozen=True)
 class Tiling:
-    """What to compute in parts.
+    """The layers to compute in parts.
 
     Attributes:
         slices: Slices of single layers; together all of each layer's result, every element once.
@@ -112,7 +112,7 @@ class Tiling:
 
 
 def tiling_of(schedule: ScheduleConfig) -> Tiling:
-    """What the section `schedule` of a configuration wants in parts.
+    """The tiling that the section `schedule` of a configuration asks for.
 
     Raises:
         TilingError: Parts that make no sense.

@@ -30,7 +30,7 @@ def parsed_search(text: str) -> tuple[int, float, bool]:
 
 
 class EvaluateConfig(Section):
-    """What quantised networks are evaluated by, and how samples are read."""
+    """How quantised networks are evaluated, and how samples are read."""
 
     metric: str = ""
     """Metrics, such as `top1,f1(macro)`, see `tpuflow evaluate`; searches use the first."""

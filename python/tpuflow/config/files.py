@@ -72,7 +72,7 @@ def _check_lines(path: Path) -> None:
 
 
 def _changes(entry: LayerConfig, config: Config) -> LayerConfig | None:
-    """What an entry of all values that hold for a layer asks for beyond those; None if nothing."""
+    """The values in which an entry differs from those that hold for a layer; None if in none."""
     names = entry.names or ()
     quantize = config.quantization(*names)
     holds = config.calibration(*names).model_dump() | quantize.model_dump()

@@ -20,7 +20,7 @@ Rewrite = Literal[
 
 
 class InputConfig(Section):
-    """What a build starts from; the command's own words win."""
+    """The inputs of a build; options of the command win."""
 
     model: Annotated[str, Aliases("graph")] = ""
     """The model; unset: the command names it."""

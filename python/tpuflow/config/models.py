@@ -60,7 +60,7 @@ SELECTORS = ("match", "names", "operators", "ids", "regex")
 
 
 class LayerConfig(_Overrides):
-    """What differs for some layers and tensors; unset fields stay as they are.
+    """Settings of some layers and tensors; unset fields stay as they are.
 
     One of the first five fields says which layers.
     """
@@ -190,7 +190,7 @@ class Config(Section):
 
     @property
     def loading(self) -> dict[str, Any]:
-        """What it says of how a model is loaded, by argument of `tpuflow.load`."""
+        """The arguments of `tpuflow.load` that the configuration sets."""
         return {"preprocess": self.preprocess, "rewrites": self.input.rewrites}
 
     @property

@@ -14,7 +14,7 @@ Pixels = Literal["rgb", "bgr", "gray", "rgba", "bgra"]
 
 
 class PreprocessConfig(Section):
-    """What is done to an image before the network, inside the program: its input is the raw image, bytes.
+    """Preparation of images in front of the network, inside the program: its input is the raw image, bytes.
 
     In this order: centre crop, resize, pad, centre crop to the network's size, channels, (x - mean) * scale.
     """
@@ -59,5 +59,5 @@ class PreprocessConfig(Section):
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """What centred pixels are multiplied with."""
+        """Factors that pixels are multiplied with once the mean is subtracted."""
         return self.scale if self.std is None else tuple(1 / value for value in self.std)

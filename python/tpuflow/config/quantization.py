@@ -193,7 +193,7 @@ class QuantizeConfig(Section):
 
     @property
     def unify_rules(self) -> tuple[UnifyRule, ...]:
-        """What `unify_scales_for_multi_inputs_operators` says."""
+        """The rules of `unify_scales_for_multi_inputs_operators`."""
         return parsed_unify(self.unify_scales_for_multi_inputs_operators)
 
     @model_validator(mode="after")

@@ -99,7 +99,7 @@ def _ports_by_name(config: Config, model: ir.Model) -> Config:
 
 
 def _with_floats(config: Config) -> Config:
-    """What is to run in floats for debugging, as entries after all others."""
+    """Entries, after all others, that make layers run in floats for debugging."""
     chosen = config.quantize
     wanted: list[dict[str, object]] = []
     if chosen.bypass:

@@ -30,7 +30,7 @@ FORM = re.compile(rf"\s*\[\s*{ENTRY.pattern}(?:\s*,\s*{ENTRY.pattern})*\s*,?\s*\
 
 @dataclass(frozen=True)
 class UnifyRule:
-    """What holds for operators of one type.
+    """The rule for operators of one type.
 
     Attributes:
         operator: As it was written.

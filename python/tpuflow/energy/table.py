@@ -58,7 +58,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class EnergyTable:
-    """What operations and parts cost in a process.
+    """Energy of operations and area of parts in a process.
 
     Attributes:
         name: What reports call it.

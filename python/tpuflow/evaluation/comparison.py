@@ -139,7 +139,7 @@ class Comparison:
         excepts: Collection[str] = (),
         least_db: float = -math.inf,
     ) -> str:
-        """What is not as it must be, as one sentence; empty if all is well.
+        """Describes the failures in one sentence; empty if there are none.
 
         Args:
             least: Cosine and Euclidean similarity every float-integer and float-float pair must reach.

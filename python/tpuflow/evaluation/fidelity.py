@@ -270,7 +270,7 @@ class Evaluator:
         return self._metric is not None and self._metric.percent
 
     def outputs(self, graph: AnyGraph) -> Outputs:
-        """What a graph makes of the samples."""
+        """Runs a graph on the samples."""
         level, inside = graph_level(graph), len(self._names) > len(self._compared)
         return [run_samples(level, group, all_tensors=inside, names=self._names) for group in self._groups]
 
@@ -402,7 +402,7 @@ def _join_groups(outputs: Outputs, name: str) -> Array:
 
 
 def parts_of_output(value: ir.Value) -> list[ir.Value]:
-    """What an output is concatenated of, or the output alone; a row of classes is one output."""
+    """The parts an output is concatenated of, or the output alone; a row of classes is one output."""
     node = _maker(value)
     if node is None or node.op_type != "Concat" or len(shape_of(value) or ()) == 2:
         return [value]
@@ -413,7 +413,7 @@ def parts_of_output(value: ir.Value) -> list[ir.Value]:
 
 
 def _compared_parts(output: ir.Value) -> dict[str, int | None]:
-    """What is compared of an output, and its axis of classes: its parts, of a softmax the operand."""
+    """Values to compare for an output, with their axis of classes: its parts, of a softmax the operand."""
     found: dict[str, int | None] = {}
     for value in parts_of_output(output):
         node = _maker(value)
@@ -434,7 +434,7 @@ def _compared_parts(output: ir.Value) -> dict[str, int | None]:
 
 
 def _source_before_moves(value: ir.Value, axis: int | None) -> tuple[ir.Value, int | None]:
-    """What a value is before it is moved, which a graph stores, and where its axis of classes is there.
+    """The value before it is moved, which a graph stores, and where its axis of classes is there.
 
     As far as that axis can be told.
     """

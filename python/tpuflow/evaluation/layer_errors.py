@@ -54,7 +54,7 @@ WEIGHT_DB = 6.02, 10.0
 
 @dataclass(frozen=True)
 class LayerError:
-    """What a layer adds to the noise.
+    """The noise that a layer adds by itself.
 
     Attributes:
         tensor: The model's name of what it makes.
@@ -146,7 +146,7 @@ def _quantized_ports(level: GraphLevel) -> dict[str, ProgramPort]:
 
 
 def _values(model: ir.Model) -> dict[str, ir.Value]:
-    """What nodes of a model make, and its inputs."""
+    """Values that nodes of a model compute, and its inputs."""
     made = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
     return {value.name: value for value in made if value.name}
 

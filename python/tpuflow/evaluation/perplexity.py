@@ -29,7 +29,7 @@ Losses = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Perplexity:
-    """What a decoder was found to be.
+    """The perplexity of a decoder.
 
     Attributes:
         tokens: Tokens that were scored.

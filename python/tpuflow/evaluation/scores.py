@@ -79,7 +79,7 @@ class Evaluation:
         return f"{value:.1%}" if self.percent else f"{value:.3f}"
 
     def shortfall(self, threshold: float | None, max_drop: float | None) -> str:
-        """What is wrong with the score, in words; empty where nothing is.
+        """Describes how the score misses a threshold; empty where it does not.
 
         Args:
             threshold: The score may be no worse.

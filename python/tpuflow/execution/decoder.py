@@ -34,7 +34,7 @@ Array = NDArray[Any]
 def phase_feed(
     level: Level, phase: Phase, caches: dict[str, Array] | None, tokens: Sequence[int], position: int
 ) -> dict[str, Array]:
-    """What a phase is fed: tokens from a position on, with the rows of the caches before it.
+    """The inputs of a phase: tokens from a position on, with the rows of the caches before it.
 
     Args:
         level: The network, for its inputs.

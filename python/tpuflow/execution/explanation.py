@@ -52,7 +52,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class LayerExplanation:
-    """What limits a layer.
+    """The limits of a layer.
 
     Attributes:
         name: Its name.

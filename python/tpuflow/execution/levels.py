@@ -57,7 +57,7 @@ class Level(Protocol):
 
     @property
     def kind(self) -> Kind:
-        """What computes it."""
+        """The kind of level: what computes it."""
 
     @property
     def ports(self) -> Sequence[Port]:
@@ -101,7 +101,7 @@ class FloatLevel:
 
 @dataclass(frozen=True)
 class LevelOutputs:
-    """What an integer level computes for one feed.
+    """Outputs of an integer level for one feed.
 
     Attributes:
         tensors: The model's tensors by name: the outputs, and others where they were asked for.
@@ -156,7 +156,7 @@ class GraphLevel:
         return LevelOutputs(self.decode(codes), self.shown_codes(codes))
 
     def run_apart(self, exact: Mapping[str, Array]) -> dict[str, Array]:
-        """What every layer makes of operands that are given, by the model's names: its own error alone.
+        """Results of every layer for given operands, by the model's names: its own error alone.
 
         Args:
             exact: Tensors of the model, inputs included; what is not given is what another layer made.
@@ -250,7 +250,7 @@ class PartitionedLevel:
 
     @property
     def host_seconds(self) -> dict[str, float]:
-        """What each host segment took when it last ran, by name."""
+        """Seconds of each host segment when it last ran, by name."""
         return dict(self._host.seconds)
 
 

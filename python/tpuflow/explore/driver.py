@@ -112,7 +112,7 @@ def _waves(trials: Sequence[_Trial], size: int) -> Iterable[Sequence[_Trial]]:
 
 
 class _Run:
-    """What is known in the course of a study."""
+    """The state of a study while it runs."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class _Run:
             self._levels[trial.number] = level
 
     def outcome(self, trial: _Trial) -> Vector | None:
-        """What a strategy is told: figures, or the bounds of a pruned trial, which are dominated as well."""
+        """The result for a strategy: figures, or bounds of a pruned trial, which are dominated as well."""
         known = self._bounds[trial.number] if trial.number in self._pruned else self._found.get(trial.number)
         return None if known is None or known.reason else self._vector(known)
 

@@ -57,7 +57,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is known of a point at one level; level 0 are its lower bounds.
+    """Figures of a point at one level; level 0 are its lower bounds.
 
     Attributes:
         mm2: Area of the machine.

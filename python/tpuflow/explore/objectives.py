@@ -13,7 +13,7 @@ Vector = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Figures:
-    """What is known of one network on one machine, exactly or as lower bounds.
+    """Figures of one network on one machine, exact or lower bounds.
 
     Attributes:
         seconds: Of one run of the whole batch.
@@ -28,7 +28,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Objective:
-    """What is minimised.
+    """An objective to minimise.
 
     Attributes:
         unit: Of the figure as it is shown.
@@ -64,7 +64,7 @@ COMBINED: Mapping[str, Callable[[Sequence[float]], float]] = {"geomean": _geomet
 
 
 def vector(objectives: Iterable[str], networks: Sequence[Figures], mm2: float, combine: str) -> Vector:
-    """What is minimised, by objective."""
+    """The values to minimise, by objective."""
     together = COMBINED[combine]
     return tuple(together([OBJECTIVES[name].of(own, mm2) for own in networks]) for name in objectives)
 

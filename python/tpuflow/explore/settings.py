@@ -21,7 +21,7 @@ __all__ = ["Settings", "load_settings"]
 
 @dataclass(frozen=True)
 class Settings:
-    """What to explore.
+    """The settings of a study.
 
     Attributes:
         networks: ONNX models or saved graphs (`.tpuq`).
@@ -53,7 +53,7 @@ class Settings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What networks are called in results: their files, with the folder where files are called alike."""
+        """Names of networks in results: their files, with the folder where files have one name."""
         paths = [Path(network) for network in self.networks]
         stems = [path.stem for path in paths]
         return tuple(

@@ -45,7 +45,7 @@ class ExploreError(TpuflowError):
 
 @dataclass(frozen=True)
 class Space:
-    """What a study chooses from.
+    """The space that a study chooses from.
 
     Attributes:
         fields: Values by field: parameters of the machine, `batch`, `precision`.
@@ -120,7 +120,7 @@ class Space:
 
 
 def machine_name(base: str, point: Point) -> str:
-    """What a machine of a point is called."""
+    """The name of a point's machine."""
     told = "_".join(f"{name}-{value}" for name, value in point.items() if name not in (BATCH, PRECISION))
     return f"{base}_{told}" if told else base
 

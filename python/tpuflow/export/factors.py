@@ -36,7 +36,7 @@ __all__ = ["Network", "StoredTensor", "multipliers", "with_one_scale"]
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """What export reads of a tensor; see the graph's own."""
+    """The fields of a graph's tensor that export reads."""
 
     name: str
     shape: tuple[int, ...]
@@ -141,7 +141,7 @@ def _one_scale(
 
 
 def multipliers(epilogue: Mapping[str, Any]) -> list[float]:
-    """What an epilogue multiplies sums with, one number or one per column; nothing for floats."""
+    """Multipliers of an epilogue, one number or one per column; nothing for floats."""
     requant, first = epilogue.get("requant", {}), epilogue.get("first_shift") or 0
     pairs = zip(requant.get("multiplier", []), requant.get("shift", []), strict=True)
     return [math.ldexp(multiplier, -shift - first) for multiplier, shift in pairs]

@@ -434,7 +434,7 @@ RESCALING = frozenset(
 
 
 def _factors(op: Mapping[str, Any], operands: Sequence[StoredTensor]) -> list[float | None]:
-    """What a layer multiplies each operand's codes with to get its own, where that is one number.
+    """Factors from each operand's codes to those of the layer, where that is one number each.
 
     Of a product the first operand has all of it, and the second none but its own scale.
     """

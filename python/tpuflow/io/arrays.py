@@ -44,7 +44,7 @@ UNREADABLE = (
 
 @dataclass(frozen=True)
 class Header:
-    """What the header of an array claims.
+    """The header of an array, as the file claims it.
 
     Attributes:
         shape: Sizes along its axes.

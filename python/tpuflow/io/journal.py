@@ -211,7 +211,7 @@ class Journal:
         run("COMMIT")
 
     def find(self, key: str) -> Any | None:
-        """What came out of a trial; None if it has not been finished."""
+        """The result of a trial; None if it has not been finished."""
         with _translate_errors(self.path):
             row = self._connection.execute("SELECT content FROM trials WHERE key = ?", (key,)).fetchone()
         return None if row is None else json.loads(row[0])

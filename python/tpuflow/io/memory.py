@@ -44,7 +44,7 @@ def _available() -> int:
 
 
 def _control_group() -> int:
-    """What a container may still take; as much as there is where it has no limit."""
+    """Memory that a container may still take; all there is where it has no limit."""
     folder = Path("/sys/fs/cgroup")
     try:
         most = (folder / "memory.max").read_text(encoding="ascii").strip()

@@ -226,7 +226,7 @@ class Samples:
 
 
 def in_turn(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
-    """What `work` makes of every item, in their order; with workers as many items ahead are under way."""
+    """Results of `work` for every item, in order; with workers as many items ahead are under way."""
     if workers < 1:
         yield from map(work, items)
         return
@@ -311,7 +311,7 @@ def load_evaluation_samples(
 def joined_samples(
     feeds: Mapping[str, Sequence[Array]], samples: Samples, dynamic: Collection[str] = ()
 ) -> dict[str, Array]:
-    """What a network gave feed by feed, with the samples along the first axis.
+    """Outputs of a network feed by feed, joined along the axis of samples.
 
     The first axis takes the place of a tensor's batch axis, which leads where the network's inputs have one
     of the same length; a tensor without it belongs to the whole feed and is given to each of its samples,

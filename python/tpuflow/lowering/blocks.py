@@ -40,7 +40,7 @@ class Blocks:
     size: int
 
     def floats(self) -> npt.NDArray[np.float32]:
-        """What the codes stand for, in float32."""
+        """The numbers that the codes stand for, in float32."""
         terms = self.codes.shape[1]
         scales = np.repeat(self.scales, self.size, axis=1)[:, :terms].astype(np.float32)
         zeros = np.repeat(self.zero_points, self.size, axis=1)[:, :terms]

@@ -156,7 +156,7 @@ def _published_values(config: Config, names: list[str], *, weights: bool) -> dic
 
 
 def _as_multiplier(facts: dict[str, Any], config: Config, *, weights: bool) -> dict[str, Any]:
-    """What is known of a tensor with its scale as codes per unit, and positive codes from 0 on."""
+    """The entry of a tensor with its scale as codes per unit, and positive codes from 0 on."""
     if "scale" not in facts:
         return facts
     scale, zero = facts["scale"], facts["zerop"]
@@ -177,7 +177,7 @@ def _as_multiplier(facts: dict[str, Any], config: Config, *, weights: bool) -> d
 
 
 def _last_entries(entries: tuple[LayerConfig, ...], names: list[str]) -> dict[str, Any]:
-    """What the entries that fit say, the last one of each key."""
+    """The last value of each key in the entries that match."""
     said: dict[str, Any] = {}
     for entry in entries:
         if any(map(entry.fits, names)):

@@ -88,7 +88,7 @@ def _swish(node: ir.Node) -> Function:
 
 
 def gate(node: ir.Node) -> Function:
-    """What a gated function multiplies its operand with, between 0 and 1."""
+    """The factor of a gated function, between 0 and 1."""
     if node.op_type == "HardSwish":
         return lambda x: np.clip(x / 6.0 + 0.5, 0.0, 1.0)
     alpha = attribute(node, "alpha", 1.0)

@@ -159,7 +159,7 @@ class Grids:
         return None if value is None else self._ranges.get(value.name or "")
 
     def _range_within_bounds(self, node: ir.Node) -> tuple[float, float]:
-        """What an operator with bounds gives for all that the grid of its operand holds.
+        """The range of an operator with bounds over the whole grid of its operand.
 
         A share is largest where one element of a row is at the upper end and all others at the lower one.
         """
@@ -295,7 +295,7 @@ class Grids:
         return 1.0 + (config.headroom_16 - 1.0) * (1.0 if stated is None else stated.margin)
 
     def _int16_reach(self, value: ir.Value, config: QuantizeConfig) -> tuple[float, float]:
-        """What the 16-bit grid of a value holds: range and margin, but nothing its function never gives."""
+        """Range and margin that the 16-bit grid of a value holds, but nothing its function never gives."""
         low, high = self.unified.get(value) or self.range_of(value)
         reach = self._reach(value, config)
         node = value.producer()

@@ -73,7 +73,7 @@ def int16_values(nodes: Iterable[ir.Node], *, norms: bool, softmax: bool) -> fro
 
 
 def _rotary_values(nodes: Iterable[ir.Node]) -> set[ir.Value]:
-    """What is multiplied by the rows of a table of positions, these rows, and the products."""
+    """Values multiplied by rows of a table of positions, these rows, and the products."""
     rows: set[ir.Value] = set()
     products = []
     for node in nodes:

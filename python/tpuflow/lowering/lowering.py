@@ -406,7 +406,7 @@ class Lowering:
     def _tensor(
         self, shape: Shape, found: tuple[ir.Value, Shape] | None, quant: Quant | None
     ) -> tuple[dict[str, Any], str | None]:
-        """What the builder is told of a tensor, and the name of the model's value it equals."""
+        """Arguments of the builder for a tensor, and the name of the model's value it equals."""
         tensor: dict[str, Any] = {"shape": list(shape), "dtype": "int32"}
         if quant is not None:
             tensor |= {"dtype": quant.dtype, "scale": quant.scale, "zero_point": quant.zero_point}

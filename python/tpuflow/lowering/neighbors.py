@@ -178,7 +178,7 @@ def _constant_factor(node: ir.Node, index: int) -> float | None:
 
 
 def padding(node: ir.Node) -> float | None:
-    """What a node pads with, if it does so with a constant other than zero."""
+    """The constant other than zero that a node pads with, if it does."""
     if node.op_type != "Pad" or attribute(node, "mode", "constant") != "constant":
         return None
     fill = constant(input_or_none(node, 2))

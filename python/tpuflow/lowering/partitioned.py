@@ -89,7 +89,7 @@ def _nodes(model: FloatModel, findings: tuple[Finding, ...]) -> Iterator[Finding
 
 
 def _names(model: FloatModel) -> set[str]:
-    """What entries of a configuration may match in a segment."""
+    """Names in a segment that entries of a configuration may match."""
     graph = model.model.graph
     names = {value.name for value in graph.inputs} | {node.name for node in graph}
     return {name for name in names | {value.name for node in graph for value in node.outputs} if name}

@@ -45,7 +45,7 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Format:
-    """What grids of codes are made for.
+    """The format of codes that a grid is made for.
 
     Attributes:
         dtype: Storage type.
@@ -415,7 +415,7 @@ def cluster_codes(codes: npt.NDArray[np.integer[Any]], count: int) -> npt.NDArra
 def mean_error(
     array: npt.NDArray[Any], stored: npt.NDArray[Any], scale: Array, axis: int, mean: Array
 ) -> Array:
-    """What weights that are off by their rounding add to the sums of a layer on average, one per channel.
+    """The mean error that rounded weights add to the sums of a layer, one per channel.
 
     Args:
         array: The weights.

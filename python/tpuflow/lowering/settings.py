@@ -107,7 +107,7 @@ class Settings:
         return self.target.adapt(operator, names[0] if names else "", self.of(names))
 
     def explicit(self, names: Sequence[str], key: str) -> Any:
-        """What an entry says about `key` for a layer, None where none does."""
+        """The value of `key` in the last entry that sets it for a layer, None where none does."""
         found = None
         for entry in self.entries:
             if any(entry.fits(name) for name in names):
@@ -192,5 +192,5 @@ class Settings:
 
 
 def without_effect(entry: LayerConfig, key: str) -> str:
-    """What there is to say about an entry whose key is idle."""
+    """The message about an entry whose key has no effect."""
     return f'layers: "{entry.where}" sets {key}, but no layer it matches has {NEEDS[key]}'

@@ -69,7 +69,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Sums:
-    """What a linear operator adds up and how the sums end, before any of it is in the graph.
+    """The sums of a linear operator and how they are rounded, before any of it is in the graph.
 
     Attributes:
         weights: Codes, or floats, in the order of the weights they are made of.
@@ -362,7 +362,7 @@ def _reach(
 
 
 def _check_asymmetric(step: Step, config: QuantizeConfig) -> None:
-    """What entries of single layers may combine, the whole configuration never does.
+    """Refuses combinations that only entries of single layers can make.
 
     Raises:
         ConfigError: The layer's weights cannot be asymmetric.

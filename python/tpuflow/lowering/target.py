@@ -42,7 +42,7 @@ class _Strict(BaseModel):
 
 
 class Limits(_Strict):
-    """What is allowed; unset: as elsewhere."""
+    """Limits of a target; unset ones are as elsewhere."""
 
     activations: tuple[ElementType, ...] | None = Field(default=None, min_length=1)
     weight_bits: tuple[Literal[8, 16], ...] | None = Field(default=None, min_length=1)
@@ -52,7 +52,7 @@ class Limits(_Strict):
 
 
 class OperatorLimits(Limits):
-    """What is allowed for some operators."""
+    """Limits for some operators."""
 
     match: tuple[str, ...] = Field(min_length=1)
 
@@ -65,7 +65,7 @@ class Target(_Strict):
     operators: tuple[OperatorLimits, ...] = ()
 
     def limits(self, operator: str) -> Limits:
-        """What holds for an operator."""
+        """The limits of an operator."""
         found = self.default.model_dump(exclude_none=True)
         for entry in self.operators:
             if operator in entry.match:

@@ -44,7 +44,7 @@ Network = TypeVar("Network")
 
 
 class Savable(Protocol):
-    """What a device segment may hold: a graph or a program."""
+    """The content of a device segment: a graph or a program."""
 
     def save(self, path: Path) -> None:
         """Writes its own file."""

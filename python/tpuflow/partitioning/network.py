@@ -78,7 +78,7 @@ class HostSegment:
         return "; ".join(text if count == 1 else f"{text} ({count} times)" for text, count in counts.items())
 
     def summary(self) -> dict[str, Any]:
-        """What `--json` says of it."""
+        """Its figures for `--json`."""
         return {
             "name": self.name,
             "nodes": list(self.nodes),
@@ -147,7 +147,7 @@ class Partitioned(Generic[Network_co]):
 
 
 def device_networks(network: Next | Partitioned[Next]) -> list[Next]:
-    """What the device computes, in order: the networks of the device segments, or a network that is whole."""
+    """The networks of the device segments, in order, or a network that is whole."""
     return [part.network for part in network.device] if isinstance(network, Partitioned) else [network]
 
 

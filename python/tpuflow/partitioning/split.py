@@ -258,7 +258,7 @@ def _last_read(parts: Sequence[Sequence[ir.Node]], graph: ir.Graph) -> dict[ir.V
 def _borders(
     part: Sequence[ir.Node], number: int, last_read: Mapping[ir.Value, int], graph: ir.Graph
 ) -> tuple[list[ir.Value], list[ir.Value]]:
-    """What a part takes, those that are inputs of the network first and in order, and what it gives."""
+    """Inputs of a part, those of the network first and in order, and its outputs."""
     made = dict.fromkeys(value for node in part for value in node.outputs)
     read = dict.fromkeys(value for node in part for value in reads(node))
     taken = [value for value in read if value not in made and not value.is_initializer()]

@@ -92,7 +92,7 @@ def require_pair(program: Path, graph: Path) -> None:
 
 
 def broken_rules(program: AnyProgram, graph: AnyGraph | None) -> list[str]:
-    """What is wrong with a program, in program order; nothing if it is sound.
+    """The rules that a program breaks, in program order.
 
     With its graph every value is followed through every instruction; without, only tokens, addresses and
     whether what is read was written are checked. Of a network in segments every program is checked against

@@ -41,7 +41,7 @@ __all__ = ["BuildResult", "build"]
 
 @dataclass
 class BuildResult:
-    """What a build made.
+    """The result of a build.
 
     Attributes:
         program: The checked program, or programs in segments where the host takes part.
@@ -71,7 +71,7 @@ class BuildResult:
 
 @dataclass(frozen=True)
 class _QuantizedNetwork:
-    """What there is before the schedule.
+    """The network before it is scheduled.
 
     Attributes:
         graph: The quantised network.

@@ -74,7 +74,7 @@ class TestData:
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a bundle holds.
+    """A bundle: programs, their graphs and test data.
 
     Attributes:
         programs: The bytes of program files by name.
@@ -257,7 +257,7 @@ def _parse(path: Path, archive: zipfile.ZipFile) -> Bundle:
 
 
 def _from_blocks(path: Path, archive: zipfile.ZipFile, manifest: Mapping[str, Any]) -> Callable[[str], bytes]:
-    """What gives a file that consists of stretches of the blocks."""
+    """Returns a function that reads a file made of stretches of the blocks."""
     blocks, stretches = archive.read(BLOCKS), manifest["stretches"]
     sizes = [sum(length for _, length in ranges) for ranges in stretches.values()]
     if max(sizes, default=0) > len(blocks):

@@ -66,7 +66,7 @@ def token_rows(path: Path) -> Tokens:
 
 @dataclass(frozen=True)
 class BuiltDecoder:
-    """What a build of several phases made.
+    """The result of a build of several phases.
 
     Attributes:
         parts: By the names of the programs.

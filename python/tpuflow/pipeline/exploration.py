@@ -29,7 +29,7 @@ GRAPH = ".tpuq"
 
 
 def study_inputs(settings: Settings, calibration: Path | None, config: Config) -> dict[str, str]:
-    """What a study depends on, by name.
+    """Hashes of everything a study depends on, by name.
 
     Raises:
         FileError: A file cannot be read.

@@ -38,7 +38,7 @@ MADE_UP = Range(-1.0, 1.0)
 
 @dataclass(frozen=True)
 class Audit:
-    """What was found.
+    """The findings of a pre-flight check.
 
     Attributes:
         findings: One per problem.
@@ -88,7 +88,7 @@ def audit(
 def obstacles(
     source: Source, machine: str, config: Config, input_shapes: Mapping[str, Sequence[int]]
 ) -> tuple[Finding, ...]:
-    """What prevents a build even where the host takes part: open axes, and too many constants.
+    """Findings that prevent a build even with the host: open axes, and too many constants.
 
     Raises:
         ModelError: If the model cannot be read.
@@ -144,7 +144,7 @@ def _sizes(model: ir.Model, machine: str, config: Config) -> list[Finding]:
 
 
 def _lowering_findings(model: FloatModel, config: Config, ranges: Ranges | None) -> list[Finding]:
-    """What lowering objects to, with ranges made up where there are none."""
+    """Findings of lowering, with placeholder ranges where there are none."""
     findings = [
         Finding(name, "tensor", "range", "has no range: calibrate this model again")
         for name in _float_names(model)

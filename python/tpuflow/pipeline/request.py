@@ -1,4 +1,4 @@
-"""What to build."""
+"""Requests for a build: model, data, machine, level and options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["Request", "forbid_float_options", "forbid_ranges"]
 
 @dataclass(frozen=True)
 class Request:
-    """What to build.
+    """A request for a build.
 
     Attributes:
         model: `.onnx`, or `.tpuq` to start from a quantised graph.

@@ -23,7 +23,7 @@ GENERATED = 8
 
 
 def calibration_data(model: FloatModel, request: Request) -> CalibrationData:
-    """What a request calibrates its model with; samples are read when the first stage asks for them.
+    """The calibration data of a request; samples are read when the first stage asks for them.
 
     Raises:
         FileError: Samples and saved ranges are both given.

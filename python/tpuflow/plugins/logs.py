@@ -18,22 +18,22 @@ def OPT_DEBUG(message: object, **_more: Any) -> None:  # noqa: N802 - what plugi
 
 
 def OPT_INFO(message: object, **_more: Any) -> None:  # noqa: N802
-    """What happens."""
+    """Logs what happens."""
     logger.info("%s", message)
 
 
 def OPT_WARN(message: object, **_more: Any) -> None:  # noqa: N802
-    """What may be wrong."""
+    """Logs what may be wrong."""
     logger.warning("%s", message)
 
 
 def OPT_ERROR(message: object, **_more: Any) -> None:  # noqa: N802
-    """What is wrong; the run goes on."""
+    """Logs an error; the run goes on."""
     logger.error("%s", message)
 
 
 def OPT_FATAL(message: object, **_more: Any) -> NoReturn:  # noqa: N802
-    """What the run cannot go on with.
+    """Ends the run with an error.
 
     Raises:
         PluginError: Always.

@@ -33,7 +33,7 @@ def backend(array: Any) -> Any:
 
 
 def numpy_of(values: Any) -> Any:
-    """What a plugin made, as a NumPy array."""
+    """An array or tensor of a plugin as a NumPy array."""
     return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
 
 

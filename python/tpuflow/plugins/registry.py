@@ -80,7 +80,7 @@ class Registry:
             self.entries[kind, name] = Entry(made, numbers, self.source)
 
     def names(self, kind: str) -> list[str]:
-        """What there is of a kind."""
+        """The names registered for a kind."""
         return sorted(name for each, name in self.entries if each == kind)
 
     def version(self, kind: str, name: str) -> tuple[int, ...]:

@@ -103,7 +103,7 @@ def _rows(dataset: Any, workers: int) -> list[tuple[list[Any], Any]]:
 
 
 def _call(name: str, call: Callable[[], Any]) -> Any:
-    """What a plugin's code gives; whatever it raises becomes one sentence.
+    """Calls a plugin's code; whatever it raises becomes one sentence.
 
     Raises:
         PluginError: Naming the plugin.
@@ -287,7 +287,7 @@ def _state_range(tensor: PyTensor, reach: Range | None, node: PyNode) -> None:
 
 
 def unused_operators(registry: Registry, model: ir.Model) -> list[str]:
-    """What operator plugins a build makes no use of, a sentence each: they are never ignored in silence.
+    """Operator plugins that a build makes no use of, a sentence each: they are never ignored in silence.
 
     Args:
         registry: What plugins registered.

@@ -34,7 +34,7 @@ class Adam:
         self._first, self._second = np.zeros(shape), np.zeros(shape)
 
     def step(self, gradient: Array, share: float = 1.0) -> Array:
-        """What to add to the parameters, at a share of the rate."""
+        """The update of the parameters, at a share of the learning rate."""
         self._count += 1
         self._first += 0.1 * (gradient - self._first)
         self._second += 0.001 * (gradient**2 - self._second)
@@ -72,7 +72,7 @@ class _State:
 
 @dataclass(frozen=True)
 class _Matrix:
-    """What stays as it is while a matrix is learned.
+    """The constants of learning a matrix.
 
     Attributes:
         weights: `[rows, k]`.

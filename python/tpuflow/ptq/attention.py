@@ -177,7 +177,7 @@ def _level(
     logs: Array,
     paired: NDArray[np.bool_],
 ) -> float:
-    """What brings channels without a counterpart to the reach of those with one they share a value with."""
+    """A factor that brings channels without a counterpart to the reach of the others of their value."""
     factors = np.exp(logs)
     for value in stored:
         ids = channels.ids[value]
@@ -212,7 +212,7 @@ def _name(value: ir.Value | None) -> str:
 
 
 def _view_source(value: ir.Value) -> ir.Value:
-    """What a value is a view of."""
+    """The value that a value is a view of."""
     node = value.producer()
     while node is not None and node.op_type in VIEWS and node.inputs[0] is not None:
         value = node.inputs[0]
@@ -221,7 +221,7 @@ def _view_source(value: ir.Value) -> ir.Value:
 
 
 def _weighted_operand(value: ir.Value) -> ir.Value | None:
-    """What shares sum up to a value: the second operand of a product of two computed matrices."""
+    """The operand that attention weights sum up: the second one of a product of two computed matrices."""
     node = value.producer()
     if node is None or node.op_type != "MatMul" or array_of(node.inputs[1]) is not None:
         return None

@@ -154,7 +154,7 @@ def last_layers(graph: ir.Graph) -> list[LinearLayer]:
 
 
 def _float_outputs(model: ir.Model, samples: Samples, wanted: Mapping[str, LinearLayer]) -> dict[str, Array]:
-    """What last layers make of samples in floats, the samples along the first axis."""
+    """Float outputs of last layers, the samples along the first axis."""
     session = ActivationSession(model, memory_bytes=MEMORY, wanted=set(wanted))
     parts: dict[str, list[NDArray[np.float32]]] = {name: [] for name in wanted}
     for batch in samples.batches():

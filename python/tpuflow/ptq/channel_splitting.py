@@ -217,7 +217,7 @@ def _split_group(
     stored: Mapping[ir.Value, tuple[LinearLayer, tuple[ir.Node, ...]]],
     layers: Mapping[ir.Node, LinearLayer],
 ) -> _SplitGroup | None:
-    """What has to be split with a value; None where something else reads or makes it."""
+    """The layers to split together with a value; None where something else reads or makes it."""
     waiting, values, readers = [first], [first], {}
     between: list[ir.Node] = []
     joined: ir.Node | None = None

@@ -408,7 +408,7 @@ def with_factors(model: FloatModel, factors: Mapping[str, Means]) -> FloatModel:
 
 
 def noted_factors(model: FloatModel) -> dict[str, Means]:
-    """What the values of a model were divided by, by name, as ranges keep it."""
+    """The factors that values of a model were divided by, by name, as ranges keep them."""
     found: dict[str, Means] = {}
     for node in model.model.graph:
         for value in node.outputs:

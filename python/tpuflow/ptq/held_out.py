@@ -79,7 +79,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What signal to noise is to be expected of the outputs of a quantised network.
+    """The expected signal-to-noise ratio of the outputs of a quantised network.
 
     Attributes:
         outputs: By name of an output.
@@ -110,7 +110,7 @@ class Fold:
 
     @cached_property
     def outputs(self) -> Outputs:
-        """What the network of integers makes of the other half."""
+        """Outputs of the integer network for the other half."""
         return self.evaluator.outputs(graph_of(self.model, self.ranges, self.config))
 
     @cached_property
@@ -180,7 +180,7 @@ class HeldOut:
         return self._few[-1][1]
 
     def gained_db(self, change: Change, margin_db: float) -> float | None:
-        """What a change gains on the fold that gains least; None where nothing changes or is held out.
+        """The gain of a change on the fold that gains least; None where nothing changes or is held out.
 
         The folds have the change afterwards if that is more than the margin.
         """

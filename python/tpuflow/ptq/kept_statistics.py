@@ -19,7 +19,7 @@ __all__ = ["KeptStatistics"]
 
 @dataclass
 class KeptStatistics:
-    """What was counted so far, by model and samples; neither may change while it is kept."""
+    """Statistics by model and samples; neither may change while they are kept."""
 
     _counted: list[tuple[FloatModel, Samples, Config, Statistics]] = field(default_factory=list)
 
@@ -36,6 +36,6 @@ class KeptStatistics:
 
 
 def _counting(config: Config) -> Config:
-    """What decides what is counted, for which the strategy does not matter."""
+    """The settings that decide what is counted; the strategy does not matter."""
     neutral = config.calibrate.model_copy(update={"strategy": ""})
     return config.model_copy(update={"calibrate": neutral})

@@ -43,7 +43,7 @@ class LinearLayer:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What a configuration may match."""
+        """The names a configuration may match."""
         made = [value.name for value in self.node.outputs]
         bias = self._bias_node()
         if bias is not None:
@@ -66,7 +66,7 @@ class LinearLayer:
         return array.reshape(self.groups, array.shape[0] // self.groups, -1)
 
     def columns(self, operand: NDArray[np.float32], most: int) -> NDArray[np.float32]:
-        """What the weights meet: `[groups, columns, k]`, at most `most` positions spread over the operand."""
+        """Operand columns `[groups, columns, k]`, at most `most` positions spread over the operand."""
         if self.node.op_type == "MatMul":
             rows = operand.reshape(-1, operand.shape[-1])
             return _spread(rows, most)[np.newaxis]

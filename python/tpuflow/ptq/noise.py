@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 @dataclass
 class ColumnStatistics:
-    """What one value's channels reach, and their mean square, in the shape of its numbers."""
+    """Largest magnitude and mean square of the channels of a value, in the shape of its numbers."""
 
     low: Array
     high: Array

@@ -112,7 +112,7 @@ def chosen_layers(model: FloatModel, config: Config, method: GlobalMethod) -> li
 
 
 def operands_of(model: ir.Model, layers: list[LinearLayer], samples: Samples) -> Iterator[Operand]:
-    """What layers read, in order, as the float model computes it for samples."""
+    """Operands of layers, in order, as the float model computes them for samples."""
     readers: dict[str, list[LinearLayer]] = {}
     for layer in layers:
         readers.setdefault(layer.operand, []).append(layer)

@@ -71,7 +71,7 @@ logger = logging.getLogger(__name__)
 
 
 class CalibrationData:
-    """What a network is calibrated by: samples, or ranges that were found before.
+    """Calibration data of a network: samples, or ranges that were found before.
 
     Args:
         samples: Samples, or what reads them when they are first needed; None: there are none.
@@ -147,7 +147,7 @@ class CalibratedModel:
 
 @dataclass(frozen=True)
 class _Job:
-    """What stages are told beside the model."""
+    """Arguments of the stages beside the model."""
 
     config: Config
     data: CalibrationData

@@ -104,7 +104,7 @@ GROWTH = 2.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done to a network.
+    """A plan: the methods applied to a network.
 
     Attributes:
         config: All of its configuration.
@@ -139,7 +139,7 @@ class Plan:
 
     @property
     def key(self) -> Hashable:
-        """What its float model depends on: where channels are stored twice, on ranges as well."""
+        """Key of its float model; where channels are split, of ranges as well."""
         own = self.config.calibrate
         split = (own.strategy, own.clip_weight) if self.split_channels else None
         return self.commute_pooling, self.scaled, self.refined, split
@@ -206,7 +206,7 @@ class SearchResult:
 
     @property
     def estimate(self) -> Estimate | None:
-        """What signal to noise is to be expected of the outputs; None where that is not estimated."""
+        """The expected signal-to-noise ratio of the outputs; None where it is not estimated."""
         return None if self.validation is None else self.validation.estimate
 
 
@@ -264,7 +264,7 @@ def _resolve_config(model: FloatModel, config: Config) -> Config:
 def _default(
     model: FloatModel, samples: Samples, config: Config, tried: tuple[Candidate, ...]
 ) -> SearchResult:
-    """What the default recipe makes of all samples."""
+    """The result of the default recipe with all samples."""
     recipe = Recipe(config)
     state = recipe.calibrate(CalibratedModel(model, hosted=frozenset()), CalibrationData(samples))
     assert state.ranges is not None, "calibration gives some"

@@ -88,7 +88,7 @@ def _add_constant(graph: ir.Graph, value: ir.Value, layers: list[LinearLayer], c
 def _explicit_padding(
     graph: ir.Graph, value: ir.Value, node: ir.Node, amount: ir.Value, names: list[str]
 ) -> ir.Value:
-    """What a layer reads, with the padding of a convolution written out."""
+    """The operand of a layer, with the padding of a convolution written out."""
     pads = attributes_of(node).get("pads", [0])
     assert isinstance(pads, list)
     if not any(pads):

@@ -59,7 +59,7 @@ class Validation:
 
     @property
     def estimate(self) -> Estimate:
-        """What is to be expected of the one that is taken."""
+        """The expected signal-to-noise ratio of the graph that is taken."""
         return self.found if self.holds else self.default
 
 

@@ -178,7 +178,7 @@ def refine_weights(
 def _observe_layers(
     layers: list[LinearLayer], plain: Iterable[NDArray[np.float32]], now: Iterable[NDArray[np.float32]]
 ) -> dict[LinearLayer, _LayerSums]:
-    """What layers of one operand meet, batch by batch in the float model and in the one refined so far."""
+    """Accumulates operands of layers, batch by batch, in the float model and in the one refined so far."""
     found = {layer: _LayerSums(layer) for layer in layers}
     for arrays in zip(plain, now, strict=True):
         for layer in layers:

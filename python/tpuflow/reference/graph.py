@@ -36,7 +36,7 @@ DTYPES = {
 
 
 class Graph(Protocol):
-    """What is read of a graph."""
+    """The methods of a graph that are used here."""
 
     def to_json(self) -> str:
         """Tensors and layers, without the elements of constants."""

@@ -226,7 +226,7 @@ def moved_bytes(layers: int, slices: Sequence[Any]) -> list[int]:
 
 
 def limit(layer: Mapping[str, Any], explanation: Mapping[str, Any] | None) -> str:
-    """What limits a layer, in a few words: its unit at work, the layer it waits for, start-up, memory.
+    """Names what limits a layer: its unit being busy, the layer it waits for, start-up, memory.
 
     Args:
         layer: The layer's figures of a run.

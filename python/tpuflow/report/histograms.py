@@ -78,7 +78,7 @@ class TensorHistogram:
 
     @property
     def span(self) -> tuple[float, float]:
-        """What a picture shows: all values and both thresholds."""
+        """The span of a picture: all values and both thresholds."""
         low, high = min(self.extrema[0], self.thresholds[0]), max(self.extrema[1], self.thresholds[1])
         return (low, high) if high > low else (low - 0.5, high + 0.5)
 
@@ -149,7 +149,7 @@ class TensorHistogram:
 
 
 def tensor_histograms(statistics: Statistics, ranges: Ranges) -> list[TensorHistogram]:
-    """What a calibration counted, with the ranges it chose; tensors without values are left out.
+    """Histograms of a calibration, with the ranges it chose; tensors without values are left out.
 
     Args:
         statistics: Collected with histograms.

@@ -55,7 +55,7 @@ class RunView:
 
     @property
     def title(self) -> str:
-        """What was run, and how: `resnet50 int8 -O5 on 128x128_asic`; the most frequent type stands first."""
+        """Network, type, level, machine: `resnet50 int8 -O5 on 128x128_asic`; the most frequent type."""
         types = Counter(layer["dtype"] for layer in self.report["layers"])
         words = [self.report["program"], "/".join(name for name, _ in types.most_common())]
         return f"{' '.join(filter(None, words))} -O{self.report['level']} on {self.report['machine']}"

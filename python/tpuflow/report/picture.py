@@ -32,7 +32,7 @@ BOLD = ' font-weight="bold"'
 
 @dataclass(frozen=True)
 class Mark:
-    """What a comparison says of a tensor.
+    """The result of a comparison for a tensor.
 
     Attributes:
         text: Its similarity, in a few words.

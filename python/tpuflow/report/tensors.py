@@ -48,7 +48,7 @@ def tensor_rows(
 
 
 def similarity_summaries(rows: Sequence[Json]) -> list[Json]:
-    """What each comparison found, in a few figures.
+    """The main figures of each comparison.
 
     Returns:
         For each comparison `count` of tensors compared with floats; `cosine`, `euclid` and `sqnr`: the lowest

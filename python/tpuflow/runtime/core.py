@@ -27,7 +27,7 @@ def flat(array: Array) -> Bytes:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What one run gave.
+    """The result of one run.
 
     Attributes:
         outputs: Bytes of every output in the model's order.

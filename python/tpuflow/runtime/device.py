@@ -180,7 +180,7 @@ class LoadedProgram(Closing):
         self._inferences: list[Inference] = []
 
     def state(self) -> State:
-        """What stays on the device between steps, without rows; other programs of the network can share it.
+        """A state without rows that stays on the device; programs of a network can share it.
 
         Raises:
             SampleError: The program has no state.

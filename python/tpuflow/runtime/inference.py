@@ -114,7 +114,7 @@ class Inference(Closing):
 
     @property
     def state(self) -> State:
-        """What stays on the device between steps.
+        """The state that stays on the device between steps.
 
         Raises:
             SampleError: The program has no state.

@@ -106,7 +106,7 @@ def descriptions(metadata: str) -> tuple[tuple[TensorDescription, ...], tuple[Te
 
 
 def of_ports(ports: Sequence[Port]) -> tuple[TensorDescription, ...]:
-    """What a network in segments takes or gives, as the host has it."""
+    """Inputs or outputs of a network in segments, as the host has them."""
     nothing = (0, 0, 0, 0)
     return tuple(
         TensorDescription(port.name, port.shape, port.dtype, None, (), 0, 0, 0, raw=False, layout=nothing)

@@ -18,7 +18,7 @@ __all__ = ["divergences", "widest_of_best"]
 
 
 def widest_of_best(histogram: Histogram, levels: int, top: int) -> tuple[float, float]:
-    """What is seen, cut at the largest of the `top` magnitudes whose distributions diverge least."""
+    """The observed range, clipped at the largest of the `top` magnitudes of least divergence."""
     low, high = histogram.range
     counts = magnitudes(histogram)
     if len(counts) <= levels:

@@ -228,7 +228,7 @@ def percentile(tensor: Observed, _config: Options, numbers: Numbers) -> tuple[fl
 
 
 def pct(tensor: Observed, config: Options, numbers: Numbers) -> tuple[float, float]:
-    """What is seen, cut at the magnitude that so many percent of the values stay within."""
+    """The observed range, clipped at the magnitude that so many percent of the values stay within."""
     if tensor.part:
         raise RangesError("a part of its values was counted, percentiles need all: count_all counts them")
     return tensor.counts.percentile_range(numbers[0] if numbers else config.percentile)
@@ -339,7 +339,7 @@ def mae(tensor: Observed, config: Options, _numbers: Numbers) -> tuple[float, fl
 
 
 def kld(tensor: Observed, config: Options, numbers: Numbers) -> tuple[float, float]:
-    """What is seen, cut at the magnitude where the quantised distribution diverges least.
+    """The observed range, clipped at the magnitude where the quantised distribution diverges least.
 
     Magnitudes of two-sided values are spread over half of the codes, those of one-sided ones over all. With a
     number N, the widest of the N best magnitudes is taken.

@@ -258,7 +258,7 @@ def _check_output(output: Path, model: Path) -> None:
 
 
 def _host_seconds(built: BuildResult) -> dict[str, float]:
-    """What the host's segments take for made-up inputs; nothing where they cannot be made up."""
+    """Seconds of the host's segments for generated inputs; nothing where none can be generated."""
     from tpuflow.errors import SampleError
     from tpuflow.execution.levels import PartitionedLevel, graph_level
     from tpuflow.execution.simulation import random_feed
@@ -336,7 +336,7 @@ def _expected_sqnr(built: BuildResult) -> dict[str, list[float | None]] | None:
 
 
 def _accuracy(built: BuildResult) -> list[str]:
-    """What outputs are expected to be, a line each."""
+    """The expected accuracy of the outputs, a line each."""
     if built.ranges is None:
         return []
     if built.estimate is None:

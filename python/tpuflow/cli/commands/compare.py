@@ -14,7 +14,7 @@ __all__ = ["compare"]
 
 
 class Kind(StrEnum):
-    """What is compared."""
+    """The kinds of comparison."""
 
     networks = "a model with its program"
     branches = "a model with two programs"
@@ -231,7 +231,7 @@ def compare(
 
 
 def _kind(first: Path, second: Path | None, third: Path | None) -> Kind:
-    """What one argument to three ask for.
+    """The kind of comparison that the arguments ask for.
 
     Raises:
         OptionError: The second one is missing, or there is one too many.

@@ -62,7 +62,7 @@ class Color(StrEnum):
 
 @dataclass
 class Settings:
-    """What the options of all commands set.
+    """Settings by the options that all commands have.
 
     Attributes:
         quiet: Nothing but errors is printed, and what a command was asked to write to standard output.

@@ -310,7 +310,7 @@ def _inputs(
     machine: str,
     plugins: list[Path] | None,
 ) -> dict[str, str]:
-    """What trials depend on, by name: hashes of what files hold, texts of what is given in words."""
+    """Everything trials depend on, by name: hashes of files, texts of options."""
     from tpuflow.compiler.program import machine_text
     from tpuflow.frontend import model_digest
     from tpuflow.io.journal import content_digest

@@ -64,7 +64,7 @@ def _inspect_program(file: Path) -> dict[str, Any]:
 
 
 def show_segments(network: AnyProgram | AnyGraph | Partitioned[FloatModel]) -> None:
-    """What runs where, and why on the host; nothing of a network that is whole on the device."""
+    """Shows the segments, and why some run on the host; nothing of a network that is whole on the device."""
     from tpuflow.partitioning import HostSegment, Partitioned
 
     if not isinstance(network, Partitioned):

@@ -113,7 +113,7 @@ def _view(path: Path) -> RunView:
 
 
 def program_view(program: AnyProgram, run: Any, tensors: dict[str, str] | None = None) -> RunView:
-    """What a page shows of a program and its traced run; of a whole program also what limits its layers."""
+    """The view of a program and its traced run; of a whole program also what limits its layers."""
     import json
 
     from tpuflow.execution.explanation import explain

@@ -99,7 +99,7 @@ def _interval_text(found: SearchResult) -> str:
 
 
 def _validation(found: SearchResult) -> dict[str, object] | None:
-    """What samples kept apart say of it, as JSON has it."""
+    """The validation on samples kept apart, for JSON."""
     seen = found.validation
     if seen is None:
         return None

@@ -144,7 +144,7 @@ def _require(path: Path, program: AnyProgram, machine: str) -> None:
 
 
 def _energy(program: AnyProgram, run: Run, table: EnergyTable) -> dict[str, Any]:
-    """What the run took, by the parameters of the machine the program was made for."""
+    """The energy of a run, by the parameters of the machine the program was made for."""
     import json
 
     from tpuflow.compiler.machine import Machine, machine_toml

@@ -73,7 +73,7 @@ def _parse_against(against: str) -> Against:
 
 
 def _reference_array(outputs: Sequence[Array], given: Any, against: Against) -> Array:
-    """What an output is compared with.
+    """The array an output is compared with.
 
     Raises:
         MetricError: It has another shape.

@@ -51,7 +51,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What similar arrays reach.
+    """The least similarities of arrays that count as similar.
 
     Attributes:
         cosine: Least cosine similarity.

@@ -17,7 +17,7 @@ __all__ = ["Network", "Step", "network_of"]
 
 @dataclass(frozen=True)
 class Step:
-    """What computes a tensor.
+    """The operator that computes a tensor.
 
     Attributes:
         name: Of the layer or node.

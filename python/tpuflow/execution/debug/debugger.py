@@ -70,7 +70,7 @@ class Debugger:
         self._passed: int | None = None
 
     def execute(self, line: str) -> str:
-        """What a command has to say.
+        """Runs a command and returns its answer.
 
         Raises:
             DebuggerError: There is no such command, or its words make no sense.

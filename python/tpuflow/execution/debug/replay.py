@@ -141,7 +141,7 @@ class Replay:
         return finished
 
     def under_way(self) -> dict[str, list[Instruction]]:
-        """What every unit has begun and not finished."""
+        """The instructions that units have begun and not finished."""
         return {
             unit: [
                 each for each in self.instructions if each.unit == unit and each.begin < self.cycle < each.end
@@ -158,7 +158,7 @@ class Replay:
         return self._stepper.read(space, start, length)
 
     def signals(self, begin: int, end: int, most: int) -> _core.Signals:
-        """What is seen at units, ports and DDR channels from one cycle up to another.
+        """Signals of units, ports and DDR channels from one cycle up to another.
 
         Raises:
             ProgramError: That are more than `most` events.

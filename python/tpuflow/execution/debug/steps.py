@@ -32,7 +32,7 @@ Array = NDArray[Any]
 
 @dataclass
 class LayerCheck:
-    """What was seen of a layer of the program.
+    """The comparison of a layer of the program.
 
     Attributes:
         name: Its name.
@@ -160,7 +160,7 @@ def check_steps(
 
 
 class _SeenLayer:
-    """What is written of a layer's tensor, beside what the graph has.
+    """The written elements of a layer's tensor, beside those of the graph.
 
     An element that no later instruction may replace is compared when it is written; others are when the last
     instruction of the layer has been executed.

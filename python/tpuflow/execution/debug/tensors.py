@@ -109,7 +109,7 @@ def check_tensors(
 def _pieces(
     parts: _core.Graph, inputs: Mapping[str, Array], left: Mapping[str, tuple[Array, Mask]]
 ) -> dict[str, _Piece]:
-    """What each layer of the program left, by the name of its tensor."""
+    """The tensor that each layer of the program left, by name."""
     makers = {parts.tensors[layer.output].name: layer.name for layer in parts.layers}
     pieces = {name: _Piece(makers[name], *found) for name, found in left.items()}
     settled = dict(inputs) | {name: each.codes for name, each in pieces.items() if each.known.all()}

@@ -27,7 +27,7 @@ CARRIED = frozenset({"Move", "Gather", "Fill", "Constant"})
 
 @dataclass(frozen=True)
 class Written:
-    """What an instruction writes.
+    """The elements that an instruction writes.
 
     Attributes:
         elements: Of the layer's tensor, row-major.

@@ -71,7 +71,7 @@ class ProgramPort:
 
     @property
     def own_codes(self) -> int | None:
-        """What to add to the model's integers to store them, where they are codes themselves; else None."""
+        """Offset from the model's integers to stored codes, where they are codes themselves; else None."""
         if not self.scale or not np.issubdtype(self.dtype, np.integer):
             return None
         return int(np.iinfo(self.code).min) - int(np.iinfo(self.dtype).min)

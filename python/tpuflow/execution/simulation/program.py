@@ -48,7 +48,7 @@ def program_ports(program: _core.Program) -> tuple[tuple[ProgramPort, ...], tupl
 
 
 def network_inputs(program: Executable) -> Sequence[Port]:
-    """What a program, or a network in segments, takes from the user."""
+    """The inputs that a program, or a network in segments, takes from the user."""
     return program.inputs if isinstance(program, Partitioned) else program_ports(program)[0]
 
 

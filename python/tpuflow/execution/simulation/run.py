@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Run:
-    """What a program computed and how long it took.
+    """The result of a program: outputs, cycles and counters.
 
     Attributes:
         outputs: By the model's names, for all samples; empty without values.

@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class State:
-    """What a unit does from a cycle on: `busy` for a layer, `off`, or why it does no work."""
+    """The state of a unit from a cycle on: `busy` for a layer, `off`, or why it does no work."""
 
     cycle: int
     unit: str

@@ -27,7 +27,7 @@ def channels_first(context: Context, node: Message) -> bool:
 
 
 def plane(context: Context, node: Message, values: Sequence[int]) -> list[int]:
-    """What a list with one entry per axis says about height and width."""
+    """The entries of height and width in a list with one per axis."""
     if len(values) != 4:
         raise ConversionError(f"{list(values)} does not have one entry per axis")
     first = channels_first(context, node)

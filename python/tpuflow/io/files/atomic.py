@@ -83,7 +83,7 @@ def replace_atomically(path: str | Path) -> Iterator[Path]:
 
 
 class _DirectOutput:
-    """What a device or pipe gets when the publication ends."""
+    """Output that a device or pipe gets when the publication ends."""
 
     def __init__(self, stream: int | Path, suffix: str) -> None:
         self._stream = stream
@@ -258,7 +258,7 @@ def _descriptor(path: Path) -> int | None:
 
 
 def _stream(path: Path) -> int | Path | None:
-    """What has to be written into: an open descriptor, or the path of a device or pipe; None for files."""
+    """The stream to write into: an open descriptor, or the path of a device or pipe; None for files."""
     descriptor = _descriptor(path)
     if descriptor is not None:
         return descriptor

@@ -120,7 +120,7 @@ def convolution(context: Lowering, step: Step) -> None:
 
 
 def weight_name(step: Step) -> str:
-    """What the weights of a step are called."""
+    """The name of the weights of a step."""
     value = step.node.inputs[1]
     return (value.name if value is not None else None) or f"{step.output.name}/weights"
 

@@ -130,7 +130,7 @@ def normalization(context: Lowering, step: Step) -> None:
 
 
 def _epsilon(squares: float) -> tuple[int, int]:
-    """What is added to the sum of squares, below 2^63, and how often its root was halved for that.
+    """The epsilon added to the sum of squares, below 2^63, and how often its root was halved for that.
 
     The squares, of rows far smaller than the root of epsilon, are not divided by four each time:
     together they are at most `n * 2^46` beside 2^61.

@@ -65,7 +65,7 @@ class Network:
         return path if path.is_file() else None
 
     def digest(self) -> str:
-        """What the network depends on, as a hexadecimal number: file, samples, or skeleton and hook."""
+        """Hexadecimal hash of what the network depends on: file, samples, or skeleton and hook."""
         beside = (self.file, self.file.with_suffix(".npz"), *map(self.file.with_name, (HOOK, MANIFEST)))
         digest = hashlib.sha256((self.preset or "").encode())
         for path in beside:
@@ -212,7 +212,7 @@ def _module(path: Path) -> Any:
 
 
 def _call(hook: Path, function: str, *arguments: object) -> Any:
-    """What a function of the hook returns; whatever goes wrong in it is the folder's mistake."""
+    """Calls a function of the hook; whatever goes wrong in it is reported as the folder's mistake."""
     try:
         return getattr(_module(hook), function)(*arguments)
     except FileError:

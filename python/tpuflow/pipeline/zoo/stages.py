@@ -60,7 +60,7 @@ LOW = 0.95
 
 
 class Recorder:
-    """What is known of a part, told to `save` whenever that changes.
+    """The record of a part, passed to `save` whenever it changes.
 
     Attributes:
         stages: By name in the order they began: `status` ("ok", "refused" where the package says why it

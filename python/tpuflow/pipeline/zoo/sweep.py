@@ -41,7 +41,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured.
+    """Settings of a sweep.
 
     Attributes:
         samples: Samples to calibrate with.

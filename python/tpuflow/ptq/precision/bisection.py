@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Bisection:
-    """What was found.
+    """The result of a bisection.
 
     Attributes:
         layers: The layers, in the order of the network; none where nothing is wrong.

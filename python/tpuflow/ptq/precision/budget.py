@@ -36,7 +36,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True)
 class Budget:
-    """What may not be exceeded.
+    """A budget and its limit.
 
     Attributes:
         kind: Cycles of an inference, bytes of constants or of activations, or by how much the metric may be
@@ -155,7 +155,7 @@ def within_budget(
 
 
 def _spent(cost: Cost, kind: str) -> int:
-    """What a budget of a kind counts."""
+    """The amount that a network spends of a kind of budget."""
     return {"bytes": cost.bytes, "activations": cost.activations}.get(kind, cost.cycles)
 
 

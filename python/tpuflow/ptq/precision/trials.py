@@ -71,7 +71,7 @@ class PrecisionError(TpuflowError):
 
 @dataclass(frozen=True)
 class Layer:
-    """What may have a precision of its own.
+    """A layer, or an input, that may have a precision of its own.
 
     Attributes:
         name: As settings by layer have it.
@@ -94,7 +94,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a network costs.
+    """The cost of a network.
 
     Attributes:
         cycles: Of one inference, the host's part left out.
@@ -162,7 +162,7 @@ class Trials:
 
     @property
     def evaluator(self) -> Evaluator:
-        """What compares outputs with float.
+        """The evaluator that compares outputs with float.
 
         Raises:
             PrecisionError: There is none.
@@ -252,7 +252,7 @@ class Trials:
         return found
 
     def outputs(self, assignment: Assignment) -> Outputs:
-        """What the network under an assignment makes of the evaluator's samples."""
+        """Outputs of the network under an assignment for the evaluator's samples."""
         key = frozenset(assignment.items())
         if key not in self._outputs:
             # Searches come back to the last few, not to all.
