@@ -110,7 +110,7 @@ IDS_OK = np.zeros((3, 4), np.int64)
     [
         ({}, 's: input "image" is missing, there is none'),
         ({"image": ramp(3, 2, 3)}, 's: input "ids" is missing, there is "image"'),
-        ({"x": ramp(1)}, 's: unknown input "x" (inputs: "image", "ids")'),
+        ({"x": ramp(1)}, 's: unknown input "x" (inputs: "image", "ids"): leave it out'),
         ({"image": ramp(3, 2, 4)}, 's: input "image": shape (3, 2, 4), the network wants (samples, 2, 3)'),
         ({"image": ramp(2, 3)}, 's: input "image": shape (2, 3), the network wants (samples, 2, 3)'),
         (

@@ -83,6 +83,7 @@ def test_a_decoder_from_its_file_to_text(command: Command, tmp_path: Path) -> No
         (("generate", file, "--prompt", "", "--tokenizer", words), "a text needs a first token"),
         (("generate", file, "--prompt", "ab", "--tokens", "40", "--tokenizer", words), "beyond the context"),
         (("generate", file, "--prompt", "a", "--tokenizer", tmp_path / "none.json"), "no such file"),
+        (("generate", model, "--prompt", "a"), "is a model, not a bundle: build one of a decoder"),
         (("evaluate", file, "--data", ids, "--metric", "top1"), "is scored by perplexity(PROMPT)"),
         (("build", model, "--prefill", "4"), "--prefill needs --context"),
         (("build", model, "--context", "4,x"), "write positive numbers, separated by commas"),

@@ -204,6 +204,7 @@ def test_a_wrong_request_is_refused_before_the_model_is_read(
         (("build", "none.onnx"), 1, "none.onnx: no such file or directory"),
         (("build", "MODEL", "-O7"), 2, "for '-O': '7' is not one of '1', '5' (see `tpuflow build --help`)"),
         (("mixed", "MODEL", "-O7", "--budget", "cycles=1", "-o", "x.json"), 2, "'7' is not one of '1', '5'"),
+        (("compare", "MODEL", "DATA"), 1, ".npz: samples are given with --inputs"),
         (("build", "MODEL", "--time-limit", "0"), 2, "0 is not more than 0"),
         (("build", "MODEL", "--time-limit", "nan"), 2, "nan is not more than 0"),
         (("bild", "MODEL"), 2, "did you mean 'build'"),

@@ -237,7 +237,9 @@ class Evaluator:
                 )
             self._read = self._read[: self._metric.outputs] or self._read
             if self._metric.against == "labels" and labels is None:
-                raise SampleError(f"the samples have no labels, which {name} needs")
+                raise SampleError(
+                    f'the samples have no labels, which {name} needs: give --data with an array "labels"'
+                )
         self._names = tuple(
             dict.fromkeys([*(name for parts in self._compared.values() for name in parts), *self._compared])
         )

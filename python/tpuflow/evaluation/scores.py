@@ -146,7 +146,7 @@ def evaluate_level(
     wanted = {name: _outputs(name, each, level, reference, outputs) for name, each in chosen.items()}
     samples, labels = data if isinstance(data, tuple) else _open(data, level, chosen.values())
     if labels is None and any(each.against == "labels" for each in chosen.values()):
-        raise SampleError("the samples have no labels, which the metric needs")
+        raise SampleError('the samples have no labels, which the metric needs: add an array "labels"')
     found = run_samples(level, samples, progress=progress)
     theirs = None if reference is None else run_samples(reference, samples)
     return [

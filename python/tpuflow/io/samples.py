@@ -375,7 +375,9 @@ def _check(arrays: Mapping[str, Array], ports: Sequence[Port], source: str) -> t
     names = [port.name for port in ports]
     for name in arrays:
         if name not in names:
-            raise SampleError(f'{source}: unknown input "{name}" (inputs: {_list_names(names)})')
+            raise SampleError(
+                f'{source}: unknown input "{name}" (inputs: {_list_names(names)}): leave it out'
+            )
     counts: dict[str, int] = {}
     batches: dict[str, int] = {}
     for port in ports:

@@ -237,6 +237,8 @@ def _kind(first: Path, second: Path | None, third: Path | None) -> Kind:
         OptionError: The second one is missing, or there is one too many.
         ProgramError: What has to be a program is none.
     """
+    if first.suffix in (*paths.MODELS, ".tpu", ".tpuq") and second is not None and second.suffix == ".npz":
+        raise options.OptionError(f"{second}: samples are given with --inputs {second}")
     if first.suffix == ".npz" or (second is not None and second.suffix == ".npz"):
         if second is None:
             raise options.OptionError(f"{first}: name a second file of tensors to compare with")

@@ -70,7 +70,7 @@ def generate(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE.tpub", help="Bundle made by `tpuflow build --context`.", callback=paths.readable
+            metavar="FILE.tpub", help="Bundle made by `tpuflow build --context`.", callback=paths.bundle_input
         ),
     ],
     prompt: Annotated[str, typer.Option(metavar="TEXT", help="Prompt text.")],

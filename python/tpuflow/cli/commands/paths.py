@@ -14,9 +14,9 @@ from tpuflow.cli.commands import console
 from tpuflow.errors import FileError, ProgramError
 
 __all__ = [
-    "each_folder", "each_readable", "existing_folder", "figures_target", "file_or_folder", "folder",
-    "graph_input", "model_input", "new_folder", "output", "program_input", "program_or_graph", "readable",
-    "run_input", "sample_input",
+    "bundle_input", "each_folder", "each_readable", "existing_folder", "figures_target", "file_or_folder",
+    "folder", "graph_input", "model_input", "new_folder", "output", "program_input", "program_or_graph",
+    "readable", "run_input", "sample_input",
 ]  # fmt: skip
 
 MISSING = "no such file or directory"
@@ -103,6 +103,22 @@ def program_input(path: Path) -> Path:
         built = path.with_suffix(".tpu")
         raise ProgramError(
             f"{path}: is {what}, not a program: build it first: tpuflow build {path} -O5 -o {built}"
+        )
+    readable(path)
+    return path
+
+
+def bundle_input(path: Path) -> Path:
+    """Checks that a bundle is there, and is not a single program, graph or model.
+
+    Raises:
+        FileError: There is no such file, or it is of another kind.
+    """
+    if path.suffix in (*MODELS, ".tpuq", ".tpu"):
+        _exists(path)
+        what = {".tpuq": "a quantised graph", ".tpu": "a program"}.get(path.suffix, "a model")
+        raise FileError(
+            f"{path}: is {what}, not a bundle: build one of a decoder: tpuflow build MODEL.onnx --context N"
         )
     readable(path)
     return path

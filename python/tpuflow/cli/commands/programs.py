@@ -77,7 +77,13 @@ def show_segments(network: AnyProgram | AnyGraph | Partitioned[FloatModel]) -> N
         why = part.reason if isinstance(part, HostSegment) else ""
         rows.append((part.name, size, ", ".join(part.inputs), ", ".join(part.outputs), why))
     table(
-        [("segment", "left"), ("nodes", "right"), ("reads", "left"), ("gives", "left"), ("why", "left")],
+        [
+            ("segment", "left"),
+            ("nodes", "right"),
+            ("inputs", "left"),
+            ("outputs", "left"),
+            ("reason", "left"),
+        ],
         rows,
     )
 

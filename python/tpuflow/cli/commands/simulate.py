@@ -290,7 +290,7 @@ def _show_segments(report: Mapping[str, Any]) -> None:
             ("cycles", "right"),
             ("us", "right"),
             ("MAC", "right"),
-            ("reads", "left"),
+            ("inputs", "left"),
         ],
         rows,
     )
