@@ -126,3 +126,32 @@ def test_constants_that_grow_beyond_what_is_folded_stay_as_they_are() -> None:
     ):
         check_model(graph(nodes, {"x": [1]}, ["z"], constants))
     assert time.process_time() - before < 3
+
+
+@pytest.mark.parametrize(
+    ("node", "constants"),
+    [
+        (("Range", "a n b", "z"), {"a": np.float32(0), "b": np.float32(1), "n": array(0)}),
+        (("CumSum", "x n", "z"), {"n": integers()}),
+        (("Trilu", "x n", "z"), {"n": integers(1, 2)}),
+        (("TopK", "x n", "z i"), {"n": integers()}),
+    ],
+)
+def test_what_must_be_one_number_is_one(node: tuple[Any, ...], constants: dict[str, Any]) -> None:
+    found = [str(each) for each in check_model(graph([node], {"x": [4, 4]}, ["z"], constants, opset=18))]
+    assert any("must be one number" in each for each in found), found
+
+
+def test_a_loop_without_a_count_is_listed_not_given_to_the_host() -> None:
+    proto = _looped(3)
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(integers(), "n"))
+    assert any("input 0): is not valid: must be one number" in str(each) for each in check_model(proto))
+
+
+@pytest.mark.parametrize("operator", ["GlobalLpPool", "LpPool"])
+def test_norms_are_of_an_order_of_at_least_one(operator: str) -> None:
+    attributes = {"p": 0} | ({"kernel_shape": [2, 2]} if operator == "LpPool" else {})
+    found = [
+        str(each) for each in check_model(graph([(operator, "x", "z", attributes)], {"x": IMAGE}, ["z"]))
+    ]
+    assert any("0 is out of range (at least 1)" in each for each in found), found

@@ -71,7 +71,7 @@ def _constant(model: onnx.ModelProto, random: Random) -> str:
     return name
 
 
-def _set(attribute: AttributeProto, kind: int, random: Random) -> None:
+def _set(attribute: AttributeProto, kind: Any, random: Random) -> None:
     """Gives an attribute a value of some type."""
     attribute.type = kind
     count = int(random.integers(0, 6))

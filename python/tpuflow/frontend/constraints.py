@@ -17,12 +17,14 @@ import onnx_ir as ir
 from tpuflow.frontend.body_constraints import branches_fit, loop_fits, parts_fit, scan_fits
 from tpuflow.frontend.cost_constraints import neighbors_exist, steps_end
 from tpuflow.frontend.index_constraints import (
+    SINGLE,
     Constraint,
     Objection,
     axes_fit,
     elements_fit,
     indices_fit,
     lengths_fit,
+    one_number,
     permutation_fit,
     places_fit,
     points_fit,
@@ -35,6 +37,8 @@ __all__ = ["LARGEST", "Objection", "violations"]
 
 LARGEST_EPSILON = 1e6
 """What keeps a norm from dividing by zero is far less."""
+LARGEST_KERNEL = 1 << 22
+"""Elements no window of a pool has."""
 LARGEST = 1 << 40
 """Elements no tensor of a network has."""
 
@@ -105,7 +109,7 @@ LEAST: Mapping[str, int] = {
     "group": 1, "kernel_shape": 1, "strides": 1, "dilations": 1, "pads": 0, "output_padding": 0,
     "blocksize": 1, "hidden_size": 1, "num_groups": 1, "num_heads": 1, "num_outputs": 1, "size": 1,
     "q_num_heads": 1, "kv_num_heads": 1, "block_size": 0, "output_height": 1, "output_width": 1,
-    "output_shape": 1,
+    "output_shape": 1, "p": 1,
 }  # fmt: skip
 """The least an attribute, or each of its elements, may be."""
 
@@ -184,6 +188,9 @@ def _pooling(node: ir.Node) -> Iterator[Objection]:
     if not node.attributes.get_ints("kernel_shape", None):
         yield "kernel_shape", "is missing"
     kernel = node.attributes.get_ints("kernel_shape", [])
+    if math.prod(kernel) > LARGEST_KERNEL:
+        yield "kernel_shape", f"{list(kernel)} are more than {LARGEST_KERNEL} elements"
+        return
     dilations = node.attributes.get_ints("dilations", []) or [1] * len(kernel)
     pads = list(node.attributes.get_ints("pads", []) or [0] * 2 * len(kernel))
     if len(pads) != 2 * len(kernel):
@@ -516,9 +523,10 @@ CONSTRAINTS: Mapping[str, Sequence[Constraint]] = {
     "PRelu": (_to_first(1),),
     "Clip": (_bounds,),
     "LRN": (neighbors_exist,),
-    "Loop": (loop_fits, steps_end),
+    "Loop": (one_number(0, 1), loop_fits, steps_end),
     "Scan": (scan_fits,),
-    "If": (branches_fit,),
+    "If": (one_number(0), branches_fit),
+    **{operator: (one_number(*indices),) for operator, indices in SINGLE.items()},
     "SplitToSequence": (parts_fit,),
     "QuantizeLinear": (_steps,),
     "DequantizeLinear": (_steps,),

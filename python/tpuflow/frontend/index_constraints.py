@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -10,12 +11,14 @@ import onnx_ir as ir
 from tpuflow.frontend.values import array_of, input_at, integers_of, shape_of
 
 __all__ = [
+    "SINGLE",
     "Constraint",
     "Objection",
     "axes_fit",
     "elements_fit",
     "indices_fit",
     "lengths_fit",
+    "one_number",
     "permutation_fit",
     "places_fit",
     "points_fit",
@@ -27,6 +30,27 @@ Objection = tuple[str | None, str]
 """An attribute or input, and what is wrong with it."""
 Constraint = Callable[[ir.Node], Iterator[Objection]]
 """Given a node, what is wrong with it."""
+
+
+SINGLE: Mapping[str, Sequence[int]] = {
+    "Range": (0, 1, 2), "TopK": (1,), "OneHot": (1,), "CumSum": (1,), "CumProd": (1,), "Trilu": (1,),
+    "SequenceAt": (1,), "SequenceInsert": (2,), "SequenceErase": (1,), "NonMaxSuppression": (2, 3, 4),
+    "Dropout": (1, 2), "HannWindow": (0,), "HammingWindow": (0,), "BlackmanWindow": (0,),
+    "MelWeightMatrix": (0, 1, 2, 3, 4), "STFT": (1, 3),
+}  # fmt: skip
+"""Inputs that are one number each, which onnxruntime reads without a look at how many there are."""
+
+
+def one_number(*indices: int) -> Constraint:
+    """These inputs hold one number each."""
+
+    def constraint(node: ir.Node) -> Iterator[Objection]:
+        for index in indices:
+            shape = shape_of(input_at(node, index))
+            if shape is not None and math.prod(shape) != 1:
+                yield f"input {index}", f"must be one number, has the shape {list(shape)}"
+
+    return constraint
 
 
 def shaped(shape: Sequence[int] | None) -> str:
