@@ -63,6 +63,12 @@ def _multiplying() -> onnx.ModelProto:
     return _calling(*functions)
 
 
+def _multiplying_beside() -> onnx.ModelProto:
+    proto = _multiplying()
+    proto.graph.node[0].op_type, proto.graph.node[0].domain = "Relu", ""
+    return proto
+
+
 def _reading_nothing() -> onnx.ModelProto:
     return _calling(_function("First", helper.make_node("Add", ["a", "nowhere"], ["b"])))
 
@@ -120,7 +126,8 @@ def _of_two_versions() -> onnx.ModelProto:
         (_in_a_circle, "functions call each other in a circle: local::"),
         (_twice, 'function "local::First" is defined twice'),
         (_of_another_opset, 'is of opset 12 of domain "", the model of 17'),
-        (_multiplying, "with its functions in place it has more than 131072 nodes"),
+        (_multiplying, "with its functions in place it has more than 65536 nodes"),
+        (_multiplying_beside, "with its functions in place it has more than 65536 nodes"),
         (_reading_nothing, 'function "local::First": node "b" (Add) reads "nowhere"'),
         (_computing_nothing, 'function "local::First": nothing computes output "b"'),
         (_with_more_inputs, 'calls "local::First" with more inputs or outputs than it has'),

@@ -112,10 +112,12 @@ def test_rewrites_leave_alone_what_they_would_write_again() -> None:
         (("Trilu", "x k", "z"), {"k": integers(2**62).reshape(())}),
         (("AveragePool", "x", "z", {"kernel_shape": [2, 2], "pads": [0]}), {}),
         (("ConvTranspose", "x w", "z", {"output_shape": [9]}), {"w": array(4, 6, 3, 3)}),
+        (("DequantizeLinear", "c s", "z", {"axis": 1, "block_size": 2}),
+         {"c": np.ones((2, 4), np.int8), "s": np.full(4, 0.5, np.float32)}),
     ],
-)
+)  # fmt: skip
 def test_odd_nodes_are_listed_or_taken(node: tuple[Any, ...], constants: dict[str, Any]) -> None:
-    check_model(graph([node], {"x": IMAGE}, ["z"], constants, opset=18))
+    check_model(graph([node], {"x": IMAGE}, ["z"], constants, opset=21))
 
 
 def test_what_follows_a_node_that_is_not_valid_is_left_alone() -> None:
