@@ -146,6 +146,16 @@ def test_a_loop_without_a_count_is_listed_not_given_to_the_host() -> None:
     proto = _looped(3)
     proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(integers(), "n"))
     assert any("input 0): is not valid: must be one number" in str(each) for each in check_model(proto))
+    with pytest.raises(ModelError, match="must be one number"):
+        load(proto, host=True)
+
+
+@pytest.mark.parametrize(("depth", "values"), [((), (0,)), ((0,), (2,)), ((), (3,))])
+def test_one_hot_of_constants_is_not_evaluated_without_depth_and_values(depth: Any, values: Any) -> None:
+    nodes = [("OneHot", "i d v", "h"), ("Add", "x h", "z")]
+    constants = {"i": integers(1, 0), "d": np.full(depth, 4, np.int64), "v": array(*values)}
+    with pytest.raises(ModelError, match="must be"):
+        load(graph(nodes, {"x": [2, 4]}, ["z"], constants), host=True)
 
 
 @pytest.mark.parametrize("operator", ["GlobalLpPool", "LpPool"])

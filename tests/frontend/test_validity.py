@@ -165,7 +165,8 @@ def test_a_running_sum_along_no_axis(operator: str) -> None:
 def test_a_constant_that_is_no_number_where_shapes_are_folded() -> None:
     proto = graph([("Slice", "x s e", "z")], {"x": [4, 4]}, ["z"], {"s": integers(0, 1), "e": integers(1, 2)})
     proto.graph.initializer[0].data_type = onnx.TensorProto.STRING
-    assert check_model(proto)
+    with pytest.raises(ModelError, match="is truncated"):
+        check_model(proto)
 
 
 def test_a_function_of_ours_whose_shape_nobody_knows() -> None:
@@ -196,3 +197,32 @@ def test_data_in_the_field_of_another_type_is_refused() -> None:
     tensor.int64_data.extend([1, 2])
     with pytest.raises(ModelError, match=r"its data does not fill|not a valid ONNX model"):
         load(proto)
+
+
+def test_texts_that_do_not_fill_their_shape_are_refused() -> None:
+    proto = graph([("Equal", "x c", "z")], {"x": [1]}, ["z"], types={"x": onnx.TensorProto.STRING}, opset=19)
+    proto.graph.initializer.add(
+        name="c", data_type=onnx.TensorProto.STRING, dims=[1], string_data=[b"a", b"b"]
+    )
+    with pytest.raises(ModelError, match=r'"c" is truncated: its data does not fill shape \[1\]'):
+        load(proto, host=True)
+
+
+def test_norms_of_single_numbers_are_listed() -> None:
+    for domain in ("tpuflow:", ""):
+        proto = graph(
+            [(f"{domain}RMSNormalization", "x g", "z")], {"x": []}, ["z"], {"g": array(1)}, opset=23
+        )
+        assert [each.attribute for each in check_model(proto)] == ["input 0"]
+
+
+@pytest.mark.parametrize("operator", ["LpNormalization", "Softmax", "LogSoftmax", "Hardmax", "ArgMax"])
+def test_single_numbers_have_no_axis(operator: str) -> None:
+    found = check_model(graph([(operator, "x", "z")], {"x": []}, ["z"]))
+    assert [each.attribute for each in found] == ["input 0"]
+
+
+def test_sums_of_what_does_not_broadcast_are_not_merged() -> None:
+    nodes = [("ai.onnx.ml:Nothing", "x", "y"), ("Add", "y c", "a"), ("Add", "a d", "z")]
+    constants = {"c": array(2, 10), "d": array(6)}
+    assert check_model(graph(nodes, {"x": IMAGE}, ["z"], constants, domains=["ai.onnx.ml"]))

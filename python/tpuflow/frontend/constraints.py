@@ -25,6 +25,7 @@ from tpuflow.frontend.index_constraints import (
     indices_fit,
     lengths_fit,
     one_number,
+    pair_of_values,
     permutation_fit,
     places_fit,
     points_fit,
@@ -148,9 +149,11 @@ def _axis(node: ir.Node) -> Iterator[Objection]:
     shape = shape_of(input_at(node, 0))
     if node.op_type in {"DequantizeLinear", "QuantizeLinear"} and len(shape_of(input_at(node, 1)) or ()) == 0:
         return  # one scale has no axis
-    if node.op_type in AXIS and "axis" in node.attributes and shape is not None:
+    if node.op_type in AXIS and shape == ():
+        yield "input 0", "has no axes"
+    elif node.op_type in AXIS and "axis" in node.attributes and shape is not None:
         axis = node.attributes.get_int("axis")
-        if not -len(shape) <= axis < max(len(shape), 1):
+        if not -len(shape) <= axis < len(shape):
             yield "axis", f"{axis} is not an axis of the shape {list(shape)}"
 
 
@@ -272,9 +275,12 @@ def _groups(node: ir.Node) -> Iterator[Objection]:
 
 
 def _scaled_axes(node: ir.Node) -> Iterator[Objection]:
-    """Scale and bias of a norm broadcast to the axes it runs over."""
+    """Scale and bias of a norm broadcast to the axes it runs over, of which there is one at least."""
     x = shape_of(input_at(node, 0))
     if x is None:
+        return
+    if not x:
+        yield "input 0", "has no axes"
         return
     axis = node.attributes.get_int("axis", -1)
     rest = x[axis % max(len(x), 1) :]
@@ -526,6 +532,7 @@ CONSTRAINTS: Mapping[str, Sequence[Constraint]] = {
     "Loop": (one_number(0, 1), loop_fits, steps_end),
     "Scan": (scan_fits,),
     "If": (one_number(0), branches_fit),
+    "OneHot": (one_number(1), pair_of_values),
     **{operator: (one_number(*indices),) for operator, indices in SINGLE.items()},
     "SplitToSequence": (parts_fit,),
     "QuantizeLinear": (_steps,),

@@ -19,6 +19,7 @@ from onnx_ir.passes import common
 from tpuflow.errors import ModelError
 from tpuflow.frontend.rewrites import opset, stated
 from tpuflow.frontend.session import FloatSession
+from tpuflow.frontend.validity import objection
 from tpuflow.frontend.values import bodies, shape_of
 
 __all__ = ["fold_constants", "fold_in_onnxruntime", "is_settled", "lift_constants"]
@@ -84,7 +85,7 @@ def fold_in_onnxruntime(model: ir.Model) -> bool:
     constant = dict.fromkeys(model.graph.initializers.values())
     nodes: dict[ir.Node, None] = {}
     for node in model.graph:
-        if _depends_on(node, constant):
+        if _depends_on(node, constant) and objection(node, model.graph.opset_imports) is None:
             constant |= dict.fromkeys(node.outputs)
             nodes[node] = None
     read = [value for node in nodes for value in node.outputs if _is_read_outside(value, nodes)]

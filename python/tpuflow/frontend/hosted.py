@@ -14,6 +14,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
 from tpuflow.errors import Finding, ModelError, UnsupportedModelError
 from tpuflow.frontend.hazards import DIVISORS
+from tpuflow.frontend.index_constraints import FATAL
 from tpuflow.frontend.outside import OUTSIDE, infer_outside
 from tpuflow.frontend.session import FloatSession
 from tpuflow.frontend.supported import operator_name
@@ -32,7 +33,7 @@ def complete(model: ir.Model, label: str, found: Sequence[Finding]) -> bool:
         UnsupportedModelError: If operators are unknown to onnxruntime too; it lists all of them.
         ModelError: If onnxruntime refuses the model for another reason.
     """
-    unknown = [*_unknown(model, found), *(each for each in found if each.attribute in DIVISORS)]
+    unknown = [*_unknown(model, found), *(each for each in found if _is_fatal(each))]
     if unknown:
         raise UnsupportedModelError(label, unknown)
     try:
@@ -62,6 +63,12 @@ def complete(model: ir.Model, label: str, found: Sequence[Finding]) -> bool:
                 state_shape(value, [int(size) for size in shape if isinstance(size, int)])
                 learned = True
     return learned
+
+
+def _is_fatal(finding: Finding) -> bool:
+    """Whether onnxruntime would not survive a node, or not finish it."""
+    invalid = finding.reason.startswith("is not valid")
+    return finding.attribute in DIVISORS or (invalid and any(word in finding.reason for word in FATAL))
 
 
 def make_constant_outputs(graph: ir.Graph) -> bool:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from tpuflow.frontend.values import array_of, input_at, integers_of, shape_of
 
 __all__ = [
+    "FATAL",
     "SINGLE",
     "Constraint",
     "Objection",
@@ -19,6 +20,7 @@ __all__ = [
     "indices_fit",
     "lengths_fit",
     "one_number",
+    "pair_of_values",
     "permutation_fit",
     "places_fit",
     "points_fit",
@@ -33,7 +35,7 @@ Constraint = Callable[[ir.Node], Iterator[Objection]]
 
 
 SINGLE: Mapping[str, Sequence[int]] = {
-    "Range": (0, 1, 2), "TopK": (1,), "OneHot": (1,), "CumSum": (1,), "CumProd": (1,), "Trilu": (1,),
+    "Range": (0, 1, 2), "TopK": (1,), "CumSum": (1,), "CumProd": (1,), "Trilu": (1,),
     "SequenceAt": (1,), "SequenceInsert": (2,), "SequenceErase": (1,), "NonMaxSuppression": (2, 3, 4),
     "Dropout": (1, 2), "HannWindow": (0,), "HammingWindow": (0,), "BlackmanWindow": (0,),
     "MelWeightMatrix": (0, 1, 2, 3, 4), "STFT": (1, 3),
@@ -51,6 +53,17 @@ def one_number(*indices: int) -> Constraint:
                 yield f"input {index}", f"must be one number, has the shape {list(shape)}"
 
     return constraint
+
+
+def pair_of_values(node: ir.Node) -> Iterator[Objection]:
+    """What stands for no and for yes are two numbers."""
+    shape = shape_of(input_at(node, 2))
+    if shape is not None and shape != (2,):
+        yield "input 2", f"must be a pair of values, has the shape {list(shape)}"
+
+
+FATAL = ("must be one number", "must be a pair of values", "never ends", "channels are named")
+"""Words of the objections to nodes that onnxruntime does not survive or finish either."""
 
 
 def shaped(shape: Sequence[int] | None) -> str:

@@ -258,7 +258,7 @@ def _decode_constants(model: ir.Model, label: str) -> None:
 
 
 def _decoded(value: ir.Value, tensor: ir.TensorProtocol | None, what: str) -> ir.TensorProtocol | None:
-    if tensor is None or tensor.dtype == ir.DataType.STRING:
+    if tensor is None:
         return tensor
     try:
         if not _whole(tensor):
@@ -266,6 +266,8 @@ def _decoded(value: ir.Value, tensor: ir.TensorProtocol | None, what: str) -> ir
         array = tensor.numpy()
     except (ValueError, TypeError, AssertionError) as error:  # asserted: data in the field of another type
         raise ModelError(f"{what} is truncated: its data does not fill shape {list(tensor.shape)}") from error
+    if tensor.dtype == ir.DataType.STRING:
+        return tensor
     if tensor.dtype.is_floating_point() and not np.isfinite(array).all():
         if np.isnan(array).any():
             raise ModelError(f"{what} holds NaN")

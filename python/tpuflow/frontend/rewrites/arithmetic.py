@@ -100,6 +100,11 @@ def without_effect(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return x if shape_of(x) == shape_of(node.outputs[0]) else None
 
 
+def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether two shapes broadcast; those of nodes whose shapes are not known yet may not."""
+    return all(1 in pair or pair[0] == pair[1] for pair in zip(a[::-1], b[::-1], strict=False))
+
+
 def chained_constants(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Merges two additions, or two multiplications, by constants."""
     inner = produced_by(node.inputs[0], node.op_type)
@@ -110,6 +115,8 @@ def chained_constants(node: ir.Node, emit: Emitter) -> ir.Value | None:
         return None
     # What masks a softmax stays apart, so that its numbers count for no range.
     if node.op_type == "Add" and is_mask(c) != is_mask(d):
+        return None
+    if not _broadcast(c.shape, d.shape):
         return None
     operation = np.add if node.op_type == "Add" else np.multiply
     with np.errstate(over="ignore"):
