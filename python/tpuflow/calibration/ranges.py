@@ -23,7 +23,7 @@ The file is meant to be edited by hand: one tensor per line, and whatever is wro
 and field. A tensor may have a "margin" (`Range`). `samples` and `strategy` say where the numbers come from
 and may be missing, and so may `means`, the averages by channel of what linear layers read: without them
 biases are not corrected. `errors` are what the network in integers adds to sums of its last layers on
-average, which their biases take back, and `errors_of` says which network that is: errors of another are left
+average, which their biases correct, and `errors_of` says which network that is: errors of another are left
 alone. `factors`, written like means with a list "factor", say what channels of the network were divided by
 before it was calibrated.
 A file whose name ends in `.table` is a calibration table (`table.py`): ranges alone, one per tensor.
@@ -143,7 +143,7 @@ class Ranges:
         strategy: Name of the strategy; None if unknown or edited.
         means: Averages by channel of what linear layers read, by tensor name.
         factors: What channels were divided by, by tensor name: the ranges are those of what is left.
-        errors: Mean error by channel of last layers' sums, by tensor name, to be taken back.
+        errors: Mean error by channel of last layers' sums, by tensor name, to be corrected.
         errors_of: The fingerprint of the configuration that made the network with these errors.
     """
 
@@ -173,7 +173,7 @@ class Ranges:
             return self
         remark(
             f"mean errors kept with the ranges are those of another network ({self.errors_of or 'unknown'}), "
-            f"this one is {own}: they are not taken back, calibrate anew to have its own"
+            f"this one is {own}: they are not corrected, calibrate anew to have its own"
         )
         return replace(self, errors={}, errors_of=None)
 

@@ -77,7 +77,7 @@ class CalibrationConfig(Section):
     float on samples held out. It needs samples, and that neither a strategy nor methods are chosen."""
     shift_negative: float = Field(default=0, ge=0, allow_inf_nan=False)
     """Tensors behind smooth functions whose negative part is at most this share of the positive one get a
-    constant that makes them unsigned, which the biases of their readers take back; 0: none. It helps
+    constant that makes them unsigned, which the biases of their readers correct; 0: none. It helps
     symmetric grids with `unsigned`; asymmetric ones need no constant."""
     global_calibration: str = "none"
     """Methods that follow once ranges are known, joined by `&`: `equalize`, `smooth_quant[alpha]`,

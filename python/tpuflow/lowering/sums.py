@@ -3,7 +3,7 @@
 The scale of the sum is that of the input times that of the channel's weights; the bias is stored at that
 scale. A channel's weight scale is never so small that its bias would not fit, or that its factor to the
 output would need more fraction bits than the machine has; a channel without weights gets the smallest scale
-that satisfies both. Where the averages of a layer's operand are known, its bias takes back what the rounding
+that satisfies both. Where the averages of a layer's operand are known, its bias corrects what the rounding
 of weights adds on average (bias correction: Nagel et al., "Data-free quantization through weight equalization
 and bias correction", 2019).
 """
@@ -145,7 +145,7 @@ class LinearParameters:
         stated: Where the model states the weights as integers, their scales, one per channel; they are kept.
         steps: Where it states them in blocks, one scale for each.
         is_matrix: Right operand of a product, of two axes: may be of 4 bits in blocks.
-        mean: Broadcasts to the weights: the average of what each of them is multiplied with. Biases take back
+        mean: Broadcasts to the weights: the average of what each of them is multiplied with. Biases correct
             what the rounding of weights adds on average.
     """
 

@@ -4,10 +4,11 @@
     graph = quantize(parts, ranges)                          # Partitioned[Graph]
     program = compile(graph)                                 # Partitioned[Program]; .save("detector.tpu")
 
-    turns.py      assignment of nodes to alternating device and host segments
+    segmentation.py    assignment of nodes to alternating device and host segments
     split.py      a float model and its unsupported nodes -> segments
     network.py    the type: segments, and tensors that flow between them by name
     container.py  one file that holds all segments
+    storage.py    files of graphs and programs, whole or segmented
     host.py       runs segments in order, those of the host in onnxruntime
 
 A network without host segments stays a plain graph or program in all later stages. `Partitioned.host` lists

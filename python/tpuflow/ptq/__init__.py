@@ -11,14 +11,14 @@ recorded on the tensors.
     recipe.py      the stages in order; listener.py: callbacks for progress and results
     held_out.py    two-fold evaluation on halves of the samples; confidence intervals
     kept_statistics.py    calibration statistics reused by further strategies
-    better.py      candidate models, whole or segmented
-    equalize.py    cross-layer equalization of the groups of `channels.py`, by the noise of `noise.py`
+    confirmation.py    candidate models, whole or segmented
+    equalization.py    cross-layer equalization of the groups of `channels.py`, by the noise of `noise.py`
     attention.py   the same inside attention, where factors cancel in scores
     weights.py     weight rounding: gptq.py, adaround.py, on the operands of `walk.py`
-    chain.py       the methods of `global_calibration` in sequence: these, easy_quant.py, auto_tune.py, ...
+    chain.py       the methods of `global_calibration` in sequence: these, easy_quant.py, range_tuning.py, ...
     pooling_commutation.py    pooling commuted behind the classifier
     channel_splitting.py    outlier channel splitting
-    outputs.py     output bias correction
+    bias_correction.py    output bias correction
     search.py      search over configurations; folds.py, validation.py: held-out samples
 """
 

@@ -1,9 +1,9 @@
-"""Biases of the last layers that take back the mean error of what they sum up.
+"""Output bias correction: biases of the last layers correct the mean error of their sums.
 
 Roundings in front of a last layer have means of their own, which the layers in between turn into a constant
 error of the outputs: a share of it that no range or rounding of a single layer sees. It is measured where it
 arrives, in the network of integers. Of few samples a mean is uncertain by itself: only the share that exceeds
-that by expectation is taken back (W. James and C. Stein, "Estimation with quadratic loss", 1961), and only
+that by expectation is corrected (W. James and C. Stein, "Estimation with quadratic loss", 1961), and only
 where halves of the samples confirm each other.
 
 Last layers are those between which and an output stand nothing but views, concatenations, averages and a
@@ -75,7 +75,7 @@ MEMORY = 512 << 20
 
 
 def correct_output_bias(model: FloatModel, ranges: Ranges, samples: Samples, config: Config) -> Ranges:
-    """The ranges with the mean errors of last layers, which `quantize` takes back.
+    """The ranges with the mean errors of last layers, which `quantize` corrects.
 
     Args:
         model: What is quantised.
@@ -122,7 +122,7 @@ def sure_share(errors: Array) -> float:
 
 
 def confirmed(errors: Array) -> bool:
-    """Whether what one half of the samples would take back brings the other half closer, both ways together.
+    """Whether what one half of the samples would correct brings the other half closer, both ways together.
 
     Args:
         errors: `[samples, channels]`.

@@ -8,11 +8,11 @@
 
 | stage | takes, gives | does |
 |---|---|---|
-| `equalize` | model -> model | factors by channel, where samples held out confirm them (`equalize.py`) |
+| `equalize` | model -> model | cross-layer equalization, if held-out samples confirm (`equalization.py`) |
 | `calibrate` | model -> ranges | a range for every value (`tpuflow.calibrate`) |
-| `tune` | ranges -> ranges | ranges of operands by what their readers make of them (`auto_tune.py`) |
+| `tune` | ranges -> ranges | ranges of operands by what their readers make of them (`range_tuning.py`) |
 | `refine` | model, ranges -> both | the methods of `global_calibration` (`chain.py`) |
-| `correct` | ranges -> ranges | mean errors of the outputs, which biases take back (`outputs.py`) |
+| `correct` | ranges -> ranges | bias correction: mean errors of the outputs (`bias_correction.py`) |
 | `estimate` | - | the signal to noise to expect of outputs, by samples held out (`held_out.py`) |
 | `lower` | model, ranges -> graph | integers (`tpuflow.quantize`) |
 

@@ -112,7 +112,7 @@ class Plan:
         scaled: How channels are scaled, one of `FACTORS`, or empty.
         refined: Whether weights are refined.
         split_channels: Whether channels are stored twice.
-        correct_output_bias: Whether mean errors of outputs are taken back.
+        correct_output_bias: Whether mean errors of outputs are corrected.
     """
 
     config: Config
