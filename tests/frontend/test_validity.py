@@ -42,6 +42,8 @@ POOL = {"kernel_shape": [2, 2]}
         (("DepthToSpace", "x", "z", {"blocksize": 3}), {}, "blocksize): is not valid: 3 does not divide"),
         (("Reshape", "x s", "z"), {"s": integers(1, 5)}, "is not valid: "),
         (("ReduceMax", "x a", "z"), {"a": integers(4)}, "input 1): is not valid: [4] are not axes"),
+        (("MeanVarianceNormalization", "x", "z", {"axes": [0, 4]}), {}, "axes): is not valid: [0, 4] are"),
+        (("MeanVarianceNormalization", "x", "z", {"axes": [1, -3]}), {}, "is not valid: the axes [1, -3]"),
         (("ReduceMax", "x", "z", {"keepdims": -2}), {}, "keepdims): is not valid: -2 is neither 0 nor 1"),
         (("Add", "x w", "z"), {"w": integers(1)}, "input 1): is not valid: has another type than"),
         (("ScatterElements", "x i u", "z"), {"i": integers(1), "u": array(1)},

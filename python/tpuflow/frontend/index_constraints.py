@@ -16,6 +16,7 @@ __all__ = [
     "Constraint",
     "Objection",
     "axes_fit",
+    "centered_axes_fit",
     "elements_fit",
     "indices_fit",
     "lengths_fit",
@@ -158,6 +159,17 @@ def axes_fit(node: ir.Node) -> Iterator[Objection]:
         yield attribute, f"{axes} are not axes of {shaped(x)}"
     elif node.op_type in {"Squeeze", "Unsqueeze"} and len({axis % rank for axis in axes}) < len(axes):
         yield attribute, f"the axes {axes} repeat"
+
+
+def centered_axes_fit(node: ir.Node) -> Iterator[Objection]:
+    """Axes that a mean is taken over exist, those of images unless others are stated."""
+    x, axes = shape_of(input_at(node, 0)), node.attributes.get_ints("axes", [0, 2, 3])
+    if x is None:
+        return
+    if any(not -len(x) <= axis < len(x) for axis in axes):
+        yield "axes", f"{list(axes)} are not axes of {shaped(x)}"
+    elif len({axis % len(x) for axis in axes}) < len(axes):
+        yield "axes", f"the axes {list(axes)} repeat"
 
 
 def places_fit(node: ir.Node) -> Iterator[Objection]:
