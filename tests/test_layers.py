@@ -259,6 +259,19 @@ def test_files_that_docstrings_name_exist() -> None:
     assert [each for each in wrong if "materialize.py" not in each] == []
 
 
+def test_paths_that_pages_name_exist() -> None:
+    """Of the walks of `extending.md` and `adding-a-unit.md` two files are made by the reader."""
+    made = {"python/tpuflow/evaluation/metrics/offset.py", "crates/simulator/tests/move_unit.rs"}
+    pages = [
+        *REPOSITORY.glob("*.md"),
+        *(REPOSITORY / "docs").glob("*.md"),
+        *(REPOSITORY / "crates").glob("*/*.md"),
+    ]
+    place = re.compile(r"`((?:python|crates|compat|tests|benches|examples)/[\w./-]+)`")
+    named = {name for page in pages for name in place.findall(page.read_text(encoding="utf-8"))}
+    assert not {name for name in named - made if not (REPOSITORY / name).exists()}
+
+
 def test_nothing_of_the_core_knows_the_compatibility_names() -> None:
     names = {path.name for path in COMPAT.iterdir() if path.is_dir() and not path.name.endswith(".egg-info")}
     assert {"tpu_framework", "pytpu", "tpu_compiler"} <= names
