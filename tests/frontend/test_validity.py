@@ -224,6 +224,12 @@ def test_single_numbers_have_no_axis(operator: str) -> None:
     assert [each.attribute for each in found] == ["input 0"]
 
 
+def test_places_of_an_older_operator_are_as_many_as_axes() -> None:
+    constants = {"i": integers(1), "u": array(1)}
+    found = check_model(graph([("Scatter", "x i u", "z")], {"x": [2, 4]}, ["z"], constants, opset=10))
+    assert [each.attribute for each in found] == ["input 1"]
+
+
 def test_sums_of_what_does_not_broadcast_are_not_merged() -> None:
     nodes = [("ai.onnx.ml:Nothing", "x", "y"), ("Add", "y c", "a"), ("Add", "a d", "z")]
     constants = {"c": array(2, 10), "d": array(6)}

@@ -552,6 +552,7 @@ CONSTRAINTS: Mapping[str, Sequence[Constraint]] = {
     "GatherND": (points_fit,),
     "ReverseSequence": (lengths_fit,),
     "DFT": (_transformed,),
+    "Scatter": (places_fit,),
     "ScatterElements": (places_fit,),
     "Reshape": (_same_size,),
     "Concat": (_joined,),

@@ -175,10 +175,11 @@ def centered_axes_fit(node: ir.Node) -> Iterator[Objection]:
 def places_fit(node: ir.Node) -> Iterator[Objection]:
     """Indices and updates of single elements are of one shape, with as many axes as what they go to."""
     x, indices, updates = (shape_of(input_at(node, index)) for index in range(3))
-    if x is None or indices is None or updates is None:
+    if x is None or indices is None:
         return
-    if len(indices) != len(x) or indices != updates:
-        yield "input 1", f"indices of the shape {list(indices)} do not fit {shaped(x)} and {list(updates)}"
+    if len(indices) != len(x) or (updates is not None and indices != updates):
+        given = "the updates" if updates is None else list(updates)
+        yield "input 1", f"indices of the shape {list(indices)} do not fit {shaped(x)} and {given}"
 
 
 def permutation_fit(node: ir.Node) -> Iterator[Objection]:
