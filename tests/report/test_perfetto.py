@@ -115,3 +115,12 @@ def test_the_counter_of_the_cache_is_what_tensors_own() -> None:
             at = packet.timestamp
             owned = sum(part.size for part in charts.allocations if part.start <= at < part.end)
             assert packet.track_event.counter_value == owned
+
+
+def test_loads_of_packed_weights_are_told_with_their_bytes() -> None:
+    _, program, intervals = made_up_run(4, 5)
+    expand = {"rows": 70, "row_bytes": 16, "block": 32, "has_zero_points": True, "ddr_space": 1}
+    next(each for each in program["instructions"] if "Transfer" in each["work"])["work"] = {"Expand": expand}
+    slices = timeline(program, intervals).slices
+    told = {part.text: part.moved for part in slices if part.moved}
+    assert told["expand 70 rows of 16 bytes of DDR1"] == 3 * 24 + 70 * 8

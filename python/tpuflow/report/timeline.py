@@ -148,6 +148,10 @@ def describe(work: Json) -> str:
         size = content["bytes"] * content["counts"][0] * content["counts"][1]
         way = "of" if content["direction"] == "load" else "to"
         return f"{content['direction']} {size:,} bytes {way} DDR{content['ddr_space']}"
+    if kind == "Expand":
+        return (
+            f"expand {content['rows']:,} rows of {content['row_bytes']:,} bytes of DDR{content['ddr_space']}"
+        )
     if kind == "Lookup":
         return f"look up {content['count']:,} rows"
     if kind == "Matrix":
@@ -158,8 +162,15 @@ def describe(work: Json) -> str:
 
 
 def _moved_bytes(work: Json) -> int:
-    transfer = work.get("Transfer")
-    if transfer is None:
-        return 0
-    size: int = transfer["bytes"] * transfer["counts"][0] * transfer["counts"][1]
-    return size if transfer["direction"] == "load" else -size
+    """Bytes loaded from external memory, of a store negative; those of lookups are not known."""
+    ((kind, content),) = work.items()
+    size: int
+    if kind == "Transfer":
+        size = content["bytes"] * content["counts"][0] * content["counts"][1]
+        return size if content["direction"] == "load" else -size
+    if kind == "Expand":
+        codes = -(-content["row_bytes"] // 2)
+        header = content["row_bytes"] + (codes if content["has_zero_points"] else 0)
+        size = -(-content["rows"] // content["block"]) * header + content["rows"] * codes
+        return size
+    return 0
