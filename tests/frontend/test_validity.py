@@ -230,6 +230,15 @@ def test_places_of_an_older_operator_are_as_many_as_axes() -> None:
     assert [each.attribute for each in found] == ["input 1"]
 
 
+def test_a_norm_of_a_sequence_is_refused() -> None:
+    nodes = [("LayerNormalization", "x g", "n m"), ("Relu", "n", "z")]
+    proto = graph(nodes, {"x": [1, 4]}, ["z"], {"g": array(4)})
+    inner = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [2, None])
+    proto.graph.input[0].type.CopyFrom(onnx.helper.make_sequence_type_proto(inner))
+    with pytest.raises(ModelError):
+        load(proto, host=True)
+
+
 def test_sums_of_what_does_not_broadcast_are_not_merged() -> None:
     nodes = [("ai.onnx.ml:Nothing", "x", "y"), ("Add", "y c", "a"), ("Add", "a d", "z")]
     constants = {"c": array(2, 10), "d": array(6)}

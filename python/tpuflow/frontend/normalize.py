@@ -253,6 +253,12 @@ def _prepare(model: ir.Model) -> None:
 
 
 def _infer_shapes(model: ir.Model) -> None:
+    # Of operands that are no tensors inference may make types that cannot be read: then nothing is known.
+    with contextlib.suppress(ir.serde.SerdeError):
+        _infer_known_shapes(model)
+
+
+def _infer_known_shapes(model: ir.Model) -> None:
     infer_shapes = common.ShapeInferencePass
     infer_shapes(check_type=False, strict_mode=False, data_prop=False)(model)
     if any(shape_of(value) is None for node in model.graph for value in node.outputs) and _has_few_sizes(
