@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,22 @@ def test_what_only_looks_like_normalization_stays() -> None:
     nodes = [("ReduceMean", "x e", "m"), ("Sub", "x m", "d"), ("Mul", "d d", "s"), ("ReduceMean", "s a", "v")]
     nodes += [("Add", "v eps", "u"), ("Sqrt", "u", "r"), ("Div", "x r", "z")]
     constants = {"a": CONSTANTS["a"], "eps": 1e-3} | other_axis
+    model = normalized(graph(nodes, {"x": [2, 5, 16]}, ["z"], constants, opset=18))
+    assert not operators(model).keys() & {"LayerNormalization", "RMSNormalization"}
+
+
+@pytest.mark.parametrize("epsilon", [-1e-3, math.inf, math.nan])
+def test_what_is_added_under_the_root_is_an_epsilon(epsilon: float) -> None:
+    # An infinite number comes from constants: one that is stored is refused when the model is read.
+    nodes = [
+        ("Mul", "x x", "s"),
+        ("ReduceMean", "s a", "v"),
+        ("Div", "big small", "eps"),
+        ("Add", "v eps", "u"),
+    ]
+    nodes += [("Sqrt", "u", "r"), ("Div", "x r", "z")]
+    parts = {-1e-3: (-1e-3, 1.0), math.inf: (1.0, 0.0)}.get(epsilon, (0.0, 0.0))
+    constants = {"a": CONSTANTS["a"], "big": parts[0], "small": parts[1]}
     model = normalized(graph(nodes, {"x": [2, 5, 16]}, ["z"], constants, opset=18))
     assert not operators(model).keys() & {"LayerNormalization", "RMSNormalization"}
 

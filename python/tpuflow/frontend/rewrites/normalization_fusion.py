@@ -154,7 +154,7 @@ def _spread(value: ir.Value | None) -> Spread | None:
 def _with_epsilon(value: ir.Value | None) -> Spread | None:
     add = produced_by(value, "Add")
     epsilon = None if add is None else scalar_of(add.inputs[1])
-    if add is None or add.inputs[0] is None or epsilon is None or epsilon < 0:
+    if add is None or add.inputs[0] is None or epsilon is None or not 0 <= epsilon < math.inf:
         return None
     return Spread(add.inputs[0], epsilon)
 
