@@ -96,7 +96,7 @@ from tpuflow.executors import LocalProcesses
 if __name__ == "__main__":
     with LocalProcesses(1) as executor:
         executor.submit(tell_and_wait, Path(sys.argv[1]))
-        list(executor.finished())
+        list(executor.as_completed())
 """
 
 

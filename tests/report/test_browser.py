@@ -231,7 +231,7 @@ def test_a_filter_compares_texts_and_numbers(tab: Tab) -> None:
     assert filtered(tab, "unit!=me operator=conv") == ""
     kept = [layer for layer in layers if layer["unit"] != "me" and layer["op"] == "conv"]
     assert len(column(tab, "layers", "layer")) == len(kept)
-    assert filtered(tab, "atwork>=1k") == ""
+    assert filtered(tab, "busy>=1k") == ""
     assert len(column(tab, "layers", "layer")) == sum(layer["busy"] >= 1000 for layer in layers)
     assert filtered(tab, "") == ""
 

@@ -34,10 +34,10 @@ def neighbors_exist(node: ir.Node) -> Iterator[Objection]:
 
 def steps_end(node: ir.Node) -> Iterator[Objection]:
     """A loop that nothing ends but its count is not endless."""
-    trips, condition = integers_of(input_at(node, 0)), input_at(node, 1)
-    body = node.attributes.get("body")
-    if body is None or (trips and trips[0] <= MOST_TRIPS):
-        return
+    count, condition = input_at(node, 0), input_at(node, 1)
+    body, trips = node.attributes.get("body"), integers_of(count)
+    if body is None or (count is not None and (not trips or trips[0] <= MOST_TRIPS)):
+        return  # a count that is no constant is known at run time
     go = None if condition is None else array_of(condition)
     if condition is not None and (go is None or not np.all(go)):
         return  # whether it begins is known at run time
