@@ -122,6 +122,11 @@ def test_odd_nodes_are_listed_or_taken(node: tuple[Any, ...], constants: dict[st
     check_model(graph([node], {"x": IMAGE}, ["z"], constants, opset=21))
 
 
+def test_triangles_are_of_rows_and_columns() -> None:
+    (finding,) = check_model(graph([("Trilu", "x", "z")], {"x": [5]}, ["z"], opset=21))
+    assert "rows and columns are needed" in str(finding)
+
+
 def test_what_follows_a_node_that_is_not_valid_is_left_alone() -> None:
     nodes = [("Conv", "x w", "y", {"group": 0}), ("Relu", "y", "r"), ("Mul", "r s", "z")]
     (finding,) = check_model(graph(nodes, {"x": IMAGE}, ["z"], WEIGHTS | {"s": array(6, 1, 1)}))

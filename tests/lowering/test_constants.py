@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from frontend.graphs import Node, graph
 from tpuflow.lowering.ops.elementwise import laid_out
 from tpuflow.lowering.registry import UnsupportedNodeError
 from tpuflow.lowering.view import View
+from tpuflow.pipeline.preflight import audit
 
 
 @given(st.data())
@@ -52,3 +54,10 @@ def test_a_constant_is_not_spread_over_more_than_memory_holds() -> None:
     view = View((((1 << 20, 2),), ((1 << 20, 1 << 21),)))
     with pytest.raises(UnsupportedNodeError, match="would be spread over"):
         laid_out(np.arange(1 << 20, dtype=np.float64), (1 << 20, 1 << 21), view)
+
+
+def test_images_that_are_resized_have_a_longest_side() -> None:
+    nodes: list[Node] = [("Resize", "x _ s", "z", {"mode": "nearest"})]
+    factors = {"s": np.array([1, 1, 2, 2], np.float32)}
+    (finding,) = audit(graph(nodes, {"x": [1, 2, 1 << 16, 4]}, ["z"], factors, opset=21)).findings
+    assert finding.reason == "gives 131072 x 8 pixels, at most 65536 each way"

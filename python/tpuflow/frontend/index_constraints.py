@@ -20,6 +20,7 @@ __all__ = [
     "elements_fit",
     "indices_fit",
     "lengths_fit",
+    "matrices",
     "one_number",
     "pair_of_values",
     "permutation_fit",
@@ -61,6 +62,13 @@ def pair_of_values(node: ir.Node) -> Iterator[Objection]:
     shape = shape_of(input_at(node, 2))
     if shape is not None and shape != (2,):
         yield "input 2", f"must be a pair of values, has the shape {list(shape)}"
+
+
+def matrices(node: ir.Node) -> Iterator[Objection]:
+    """A triangle is one of rows and columns."""
+    shape = shape_of(input_at(node, 0))
+    if shape is not None and len(shape) < 2:
+        yield "input 0", f"has the shape {list(shape)}: rows and columns are needed"
 
 
 FATAL = ("must be one number", "must be a pair of values", "never ends", "channels are named")

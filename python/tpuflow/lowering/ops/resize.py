@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tpuflow.lowering.operators import LinearTapFields
     from tpuflow.lowering.plan import Step
 
+LONGEST = 1 << 16
+"""Rows or columns of a resized image at most: each has a place, and a place in a table, of its own."""
 WEIGHT_ONE = 2048
 """Linear weights of codes have eleven bits."""
 
@@ -33,6 +35,8 @@ def resize(context: Lowering, step: Step) -> None:
     n, c, height, width = shape_of(step.output)
     if (n, c) != (stored.shape[0], stored.shape[3]):
         raise UnsupportedNodeError("batch and channels cannot be resized", "sizes")
+    if max(height, width) > LONGEST:
+        raise UnsupportedNodeError(f"gives {height} x {width} pixels, at most {LONGEST} each way", "sizes")
     view = View.dense((n, c, height, width), (0, 2, 3, 1))
     mode = attribute(node, "mode", "nearest")
     context.settings.honors(step.names, "to resize")
