@@ -16,10 +16,10 @@ HALF = SIZE // 2
 ANGLES = 100.0 ** -(np.arange(HALF, dtype=np.float32) / HALF)
 
 
-def decoder(style: str, layers: int = 2, masked: float = -1e9) -> onnx.ModelProto:
+def decoder(style: str, layers: int = 2, masked: float = -1e9, *, gated: bool = False) -> onnx.ModelProto:
     """A decoder: "exported" in operators of ONNX, "contributed" in those of onnxruntime.
 
-    What a mask adds to scores is `masked`.
+    What a mask adds to scores is `masked`; `gated` adds `y sigmoid(y)`, as feed-forward layers have it.
     """
     exported = style == "exported"
     make = _Exported() if exported else _Contributed()
@@ -45,7 +45,12 @@ def decoder(style: str, layers: int = 2, masked: float = -1e9) -> onnx.ModelProt
         make.attention(layer)
         make.constant(f"wo{layer}", array(HEADS * SIZE, WIDTH, seed=40 + layer, scale=0.2))
         make.add("MatMul", f"a{layer} wo{layer}", f"o{layer}")
-        make.add("Add", f"x{layer} o{layer}", f"x{layer + 1}")
+        mixed = f"o{layer}"
+        if gated:
+            make.add("Sigmoid", mixed, f"s{layer}")
+            mixed = f"g{layer}"
+            make.add("Mul", f"o{layer} s{layer}", mixed)
+        make.add("Add", f"x{layer} {mixed}", f"x{layer + 1}")
     make.norm(f"x{layers}", "final")
     make.constant("head", array(WIDTH, VOCABULARY, seed=60, scale=0.3))
     make.add("MatMul", "final head", "logits")

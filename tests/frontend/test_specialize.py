@@ -57,6 +57,13 @@ def test_nothing_is_left_for_the_host_and_only_new_rows_come_back(style: str) ->
     assert {port.name: port.shape for port in model.inputs}["past_key_values.0.key"] == (1, 2, 14, 16)
 
 
+@pytest.mark.parametrize("style", ["exported", "contributed"])
+def test_a_gate_behind_attention_has_a_known_shape(style: str) -> None:
+    model = tpuflow.load(specialize(decoder(style, gated=True), sequence=2, context=16))
+    assert operators(model)["Silu"] == 2
+    assert all(node.outputs[0].shape is not None for node in model.model.graph)
+
+
 def test_a_specialized_model_survives_its_file(tmp_path: Any) -> None:
     ir.save(specialize(decoder("exported"), 1, 16), tmp_path / "step.onnx")
     assert "Cos" not in operators(tpuflow.load(tmp_path / "step.onnx"))

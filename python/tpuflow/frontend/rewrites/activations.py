@@ -109,7 +109,8 @@ def product_activation(node: ir.Node, emit: Emitter) -> ir.Value | None:
             if _is_tanh_argument(_argument(tail, "Tanh"), x):
                 return emit("Gelu", x, attributes={"approximate": "tanh"})
         if _close(product.scalar, 1.0):
-            if _argument(other, "Sigmoid") is x:
+            # ONNX's inference knows no function of ours: a shape that is unknown now would stay so.
+            if _argument(other, "Sigmoid") is x and shape_of(x) is not None:
                 return emit("Silu", x, domain=DOMAIN)
             if _argument(_argument(other, "Tanh"), "Softplus") is x:
                 return emit("Mish", x)
