@@ -1,6 +1,6 @@
 //! Transfers at a position: what a state does not hold is not moved, what is appended lies where the position says.
 
-use tpuflow_ir::Program;
+use tpuflow_ir::{Program, Space};
 use tpuflow_ir::isa::Transfer;
 
 use super::{Step, steps as plain};
@@ -13,6 +13,9 @@ pub(super) fn steps(program: &Program, transfer: &Transfer) -> Vec<Step> {
     for state in &program.states {
         let (past, new) = (&program.inputs[state.input as usize], &program.outputs[state.output as usize]);
         let rows = past.shape[state.axis as usize] as u64;
+        if past.view.space != Space::Ddr(transfer.ddr_space) {
+            continue;
+        }
         let (start, border) = (past.view.address, new.view.address);
         let row = (border - start) / rows;
         let missing = (rows - u64::from(position)) * row;
