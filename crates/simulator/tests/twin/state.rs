@@ -1,7 +1,7 @@
 //! Transfers at a position: what a state does not hold is not moved, what is appended lies where the position says.
 
-use tpuflow_ir::{Program, Space};
 use tpuflow_ir::isa::Transfer;
+use tpuflow_ir::{Program, Space};
 
 use super::{Step, steps as plain};
 
