@@ -126,6 +126,7 @@ def test_what_is_kept_is_what_is_inferred(shape: list[int], order: list[int]) ->
 
 
 def test_results_that_are_kept_are_not_shared() -> None:
+    inference._kept.clear()
     first, second = reshape([2, 3], [6]), reshape([2, 3], [6])
     for node in (first, second):
         assert inference.infer_output(node, {"": 21}) is None

@@ -142,5 +142,7 @@ def _infer(node: ir.Node, version: int) -> str | None:
     for output in node.outputs:
         if output.name in inferred:
             output.type = ir.serde.deserialize_type_proto_for_type(inferred[output.name])
-            output.shape = ir.serde.deserialize_type_proto_for_shape(inferred[output.name])
+            shape = ir.serde.deserialize_type_proto_for_shape(inferred[output.name])
+            # As one that was kept, it may be changed.
+            output.shape = None if shape is None else shape.copy(frozen=False)
     return None
