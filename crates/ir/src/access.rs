@@ -39,7 +39,7 @@ pub struct Accesses {
     pub writes: SmallVec<[Stretch; 2]>,
 }
 
-/// Runs of a transfer that are told apart: several buffers that travel together may have others between them.
+/// Runs of a transfer that are told apart: several buffers of one transfer may have others between them.
 const APART: u32 = 16;
 
 /// The runs of a transfer of few that are whole words, else all of it.

@@ -100,7 +100,7 @@ pub enum Pass {
         /// Seconds of search; -1: the budget of the whole.
         time_limit_seconds: i64,
     },
-    /// Small constants of neighbouring layers travel together.
+    /// Small constants of neighbouring layers share a transfer.
     BiasScaleNegativeScaleAggressiveGrouping {
         /// Of so many layers; 0 and -1: as many as room allows.
         depth: i64,
@@ -176,7 +176,7 @@ impl Parameters {
         self.dependency_resolution_algorithm == Dependency::Parallel
     }
 
-    /// Layers whose small constants travel together, if any do.
+    /// Most layers whose small constants share a transfer, if any do.
     pub(crate) fn grouped(&self) -> Option<u32> {
         self.shared_cache_schedule_optimizations.configurations.iter().find_map(|pass| match *pass {
             Pass::BiasScaleNegativeScaleAggressiveGrouping { depth, time_limit_seconds } if time_limit_seconds != 0 => {

@@ -41,7 +41,7 @@ class ScheduleConfig(Section):
     insertion_time_limit: int | None = Field(default=None, ge=-1)
     """Seconds of search, 20 steps each; 0: none, and no load moves; -1: the budget of the whole."""
     grouping_depth: int | None = Field(default=None, ge=-1)
-    """Of at most how many layers small constants travel together; 0 and -1: as many as room allows."""
+    """Most layers whose small constants share one transfer; 0 and -1: no limit but memory."""
     grouping_time_limit: int | None = Field(default=None, ge=-1)
     """0: every constant travels alone."""
     shared_round_robin: bool | None = None

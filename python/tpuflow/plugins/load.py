@@ -3,7 +3,7 @@
 They are looked for in this order:
 
 1. the entry points `tpuflow.plugins` of installed packages: modules, imported by name;
-2. every folder of the environment variable `TPUFLOW_PLUGINS`, and of those that formats of other tools name
+2. every folder of the environment variable `TPUFLOW_PLUGINS`, and of the variables of other plugin formats
    (`formats`);
 3. folders that the caller names, `--plugins` on the command line.
 

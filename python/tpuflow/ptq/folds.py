@@ -32,7 +32,7 @@ FOLDS = 2
 """Ways to hold out samples."""
 
 HELD_OUT = 8
-"""One of so many samples is held out for being typical, and as many for reaching far."""
+"""One of so many typical samples is held out, and one of as many with the largest values."""
 
 MOST = 32
 """Samples of each kind that are evaluated by, at most."""
@@ -41,7 +41,7 @@ MOST = 32
 def sample_folds(
     model: FloatModel, samples: Samples, config: Config
 ) -> list[tuple[Samples, tuple[Samples, ...]]]:
-    """By fold, samples to calibrate with and groups to evaluate with: typical ones, some that reach far."""
+    """By fold, samples to calibrate with and groups to evaluate with: typical ones, large ones."""
     count = samples.count
     if count < 2:
         raise SampleError(f"{count} sample: a search needs at least two, one to evaluate with")

@@ -8,8 +8,9 @@ top-1 disagreement (`Fidelity.beats`); a step that does not help is undone. The 
 all samples. A model is run once for all strategies: they choose by the same counts, of every value unless the
 configuration says otherwise.
 
-Samples are held out in several ways (`folds.py`): of typical ones and of those that reach far the kind that
-comes out worse counts. A candidate that is far behind in the first way is not tried in the others.
+Samples are held out in several folds (`folds.py`), each a group of typical samples and a group of samples
+with the largest values; the worse result of the two groups counts. A candidate that is far behind in the
+first fold is not tried in the others.
 
 Some samples are kept from all of that (`validation.py`): where the best is not as good as the default recipe
 on them, that is taken. Of fewer than eight samples nothing is chosen.

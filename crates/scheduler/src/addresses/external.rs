@@ -72,7 +72,7 @@ pub(crate) struct CoalescingLimit {
 pub(crate) type CoalescingLimits = BTreeMap<VirtualAddress, CoalescingLimit>;
 
 /// Constants (by buffer) that lie together, by the first of each: those that are loaded one after the other to one stretch of
-/// a cache, as far as they are to travel together.
+/// a cache, as far as their loads are to be coalesced.
 fn together(code: &VirtualProgram, addresses: &Addresses, coalescing: &CoalescingLimits) -> Vec<BufferId> {
     let mut first: Vec<BufferId> = (0..code.buffers.len()).map(BufferId::new).collect();
     let mut seen = vec![false; code.buffers.len()];

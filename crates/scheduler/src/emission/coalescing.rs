@@ -1,4 +1,4 @@
-//! Constants that travel together: loads that follow each other on a line become one, with one start-up.
+//! Coalescing of loads: those of constants that follow each other on a line become one, with one start-up.
 //!
 //! Groups are made before anything has a place, and what is in one is freed together. Here everything has its place and its
 //! order: what lies side by side in external memory, as constants do that are loaded one after the other, is brought by one

@@ -43,7 +43,7 @@ pub(crate) struct TransferOptions {
     pub lines: LinePolicy,
     /// Constants are shared out from the last one on, so that channels end together.
     pub backward: bool,
-    /// Which loads travel together.
+    /// Which loads are coalesced.
     pub coalescing: CoalescingLimits,
 }
 
@@ -181,7 +181,7 @@ impl Plan {
     pub fn program(self, context: &PlanningContext) -> Program {
         let (machine, code) = (context.machine, &self.lowered.code);
         let mut live_ranges = vec![None; code.buffers.len()];
-        // Of loads that travel together the first may be part of a later one than the second.
+        // Of coalesced loads the first may be part of a later one than the second.
         for (virtual_instruction, &place) in code.instructions.iter().zip(&self.places) {
             for buffer in virtual_instruction.touches() {
                 let life: &mut Option<Lifetime> = &mut live_ranges[buffer.index()];

@@ -1,4 +1,4 @@
-//! Small constants that are used one after the other travel together: one start-up for many.
+//! Small constants that are used one after the other share a transfer: one start-up for many.
 //!
 //! Members of a group lie side by side in DDR and in the cache. A group lives from its load to the last use of any member,
 //! so its size is bounded by a small share of the memory; the first groups are small, for the first instruction waits for one.

@@ -23,44 +23,26 @@ class Kind(StrEnum):
 
 
 ALWAYS = {"first", "second", "third", "json", "help"}
+BRANCHES = frozenset(
+    [
+        "inputs",
+        "validation",
+        "count",
+        "tolerance",
+        "least_sqnr",
+        "ignored_tensors",
+        "input_shape",
+        "batch",
+        "cut_inputs",
+        "cut_outputs",
+        "cut_preset",
+        "config",
+        "seed",
+    ]
+)
 OPTIONS: dict[Kind, frozenset[str]] = {
-    Kind.networks: frozenset(
-        [
-            "inputs",
-            "graph",
-            "validation",
-            "count",
-            "tolerance",
-            "least_sqnr",
-            "ignored_tensors",
-            "input_shape",
-            "batch",
-            "cut_inputs",
-            "cut_outputs",
-            "cut_preset",
-            "config",
-            "seed",
-            "picture",
-            "histograms",
-        ]
-    ),
-    Kind.branches: frozenset(
-        [
-            "inputs",
-            "validation",
-            "count",
-            "tolerance",
-            "least_sqnr",
-            "ignored_tensors",
-            "input_shape",
-            "batch",
-            "cut_inputs",
-            "cut_outputs",
-            "cut_preset",
-            "config",
-            "seed",
-        ]
-    ),
+    Kind.networks: BRANCHES | {"graph", "picture", "histograms"},
+    Kind.branches: BRANCHES,
     Kind.steps: frozenset(["inputs", "graph", "fail_fast", "dump", "seed"]),
     Kind.files: frozenset(
         [
