@@ -49,6 +49,10 @@ POOL = {"kernel_shape": [2, 2]}
         (("ScatterElements", "x i u", "z"), {"i": integers(1), "u": array(1)},
          "input 1): is not valid: indices of the shape [1] do not fit"),
         (("tpuflow:Bogus", "x", "z"), {}, "is not valid: is no function of this domain"),
+        (("tpuflow:RMSNormalization", "x g", "z"), {"g": array(0, 3)}, "input 1): is not valid: the shape"),
+        (("GridSample", "x p", "z"), {"p": array(0, 2, 4, 2)}, "input 1): is not valid: positions of the"),
+        (("QuantizeLinear", "x s", "z"), {"s": array(1) * 0}, "input 1): is not valid: a scale is not"),
+        (("QuantizeLinear", "x s", "z"), {"s": -array(1)}, "input 1): is not valid: a scale is not"),
     ],
 )  # fmt: skip
 def test_what_contradicts_itself_is_listed(
@@ -120,6 +124,39 @@ def test_rewrites_leave_alone_what_they_would_write_again() -> None:
 )  # fmt: skip
 def test_odd_nodes_are_listed_or_taken(node: tuple[Any, ...], constants: dict[str, Any]) -> None:
     check_model(graph([node], {"x": IMAGE}, ["z"], constants, opset=21))
+
+
+def test_scales_of_zero_are_taken_where_they_stand_for_weights_alone() -> None:
+    scales, codes = np.array([0.5, 0.0, 0.25], np.float32), np.zeros((3, 4, 1, 1), np.int8)
+    nodes = [("DequantizeLinear", "c s", "w", {"axis": 0}), ("Conv", "x w", "z")]
+    assert not check_model(graph(nodes, {"x": IMAGE}, ["z"], {"c": codes, "s": scales}))
+
+
+def test_a_scale_for_each_element_is_one_by_element() -> None:
+    x = array(2, 3, 4)
+    scales = np.abs(array(2, 3, 4)) + 0.5
+    nodes = [("QuantizeLinear", "c s", "q"), ("DequantizeLinear", "q s", "w"), ("Add", "x w", "z")]
+    check_model(graph(nodes, {"x": [2, 3, 4]}, ["z"], {"c": x, "s": scales}, opset=21))
+
+
+def test_a_permutation_is_one_also_of_what_has_no_shape() -> None:
+    nodes = [("ai.onnx.ml:Nothing", "x", "y"), ("Transpose", "y", "t", {"perm": [0, 2]}),
+             ("ReduceSum", "t a", "z")]  # fmt: skip
+    found = check_model(graph(nodes, {"x": IMAGE}, ["z"], {"a": integers(2)}, domains=["ai.onnx.ml"]))
+    assert any("perm" in str(each) for each in found), found
+
+
+def test_axes_of_what_has_no_shape_are_not_looked_up_in_a_permutation() -> None:
+    nodes = [("ai.onnx.ml:Nothing", "x", "y"), ("Transpose", "y", "t", {"perm": [0, 2, 1]}),
+             ("ReduceSum", "t a", "z")]  # fmt: skip
+    assert check_model(graph(nodes, {"x": IMAGE}, ["z"], {"a": integers(5)}, domains=["ai.onnx.ml"]))
+
+
+def test_a_window_of_no_axes_is_listed() -> None:
+    proto = graph([("AveragePool", "x", "z", {"ceil_mode": 1})], {"x": [3, 3]}, ["z"], opset=10)
+    none = onnx.helper.make_attribute("kernel_shape", [], attr_type=onnx.AttributeProto.INTS)
+    proto.graph.node[0].attribute.append(none)
+    assert check_model(proto)
 
 
 def test_triangles_are_of_rows_and_columns() -> None:

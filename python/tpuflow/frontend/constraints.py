@@ -320,7 +320,13 @@ def _bounds(node: ir.Node) -> Iterator[Objection]:
 def _steps(node: ir.Node) -> Iterator[Objection]:
     """One scale, one by index of an axis, or one by block; zero points alike."""
     x, scale = shape_of(input_at(node, 0)), shape_of(input_at(node, 1))
-    zero = shape_of(input_at(node, 2))
+    zero, steps = shape_of(input_at(node, 2)), array_of(input_at(node, 1))
+    if steps is not None and steps.dtype.kind == "f":
+        # A channel of weights that are all zero may have steps of zero, but nothing is divided by them.
+        stored = node.op_type == "DequantizeLinear" and array_of(input_at(node, 0)) is not None
+        if not np.all(np.isfinite(steps)) or np.any(steps < 0) or (not stored and np.any(steps == 0)):
+            yield "input 1", "a scale is not a finite number above 0"
+            return
     if x is None or scale is None:
         return
     if zero is not None and zero != scale and math.prod(zero) * math.prod(scale) != 1:
@@ -372,6 +378,15 @@ def _recurrent(node: ir.Node) -> Iterator[Objection]:
         given = shape_of(input_at(node, index))
         if shape is not None and given is not None and given != shape:
             yield f"input {index}", f"has the shape {list(given)}, {list(shape)} is needed"
+
+
+def _positions(node: ir.Node) -> Iterator[Objection]:
+    """One position, of as many coordinates as images have axes, for each point of each image of the batch."""
+    x, grid = shape_of(input_at(node, 0)), shape_of(input_at(node, 1))
+    if x is None or grid is None:
+        return
+    if len(x) < 3 or len(grid) != len(x) or grid[0] != x[0] or grid[-1] != len(x) - 2:
+        yield "input 1", f"positions of the shape {list(grid)} do not fit images of the shape {list(x)}"
 
 
 def _blocks(node: ir.Node) -> Iterator[Objection]:
@@ -547,6 +562,7 @@ CONSTRAINTS: Mapping[str, Sequence[Constraint]] = {
     "SpaceToDepth": (_blocks,),
     "Pad": (_padding,),
     "Slice": (slices_fit,),
+    "GridSample": (_positions,),
     "Resize": (_resized, _region),
     "Upsample": (_resized,),
     "Gather": (indices_fit,),

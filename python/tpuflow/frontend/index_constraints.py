@@ -193,5 +193,5 @@ def places_fit(node: ir.Node) -> Iterator[Objection]:
 def permutation_fit(node: ir.Node) -> Iterator[Objection]:
     """A permutation names each axis once."""
     x, order = shape_of(input_at(node, 0)), node.attributes.get_ints("perm", None)
-    if x is not None and order is not None and sorted(order) != list(range(len(x))):
+    if order is not None and sorted(order) != list(range(len(order if x is None else x))):
         yield "perm", f"{list(order)} does not order the axes of {shaped(x)}"

@@ -4,8 +4,9 @@ A rewrite looks at one node and either declines (returns None) or returns the va
 the node's outputs: new ones made through the `Emitter`, or values that exist already. It never touches the
 graph itself. The engine does the rest, so the rules below hold for every rewrite:
 
-* **Validity.** A rewrite is only shown nodes that are as the standard demands (`tpuflow.frontend.validity`),
-  and asks for the nodes before them by `produced_by` and `maker_of`, which keep others from it.
+* **Validity.** A rewrite is only shown nodes that are as the standard demands (`tpuflow.frontend.validity`)
+  and make elements, and asks for the nodes before them by `produced_by` and `maker_of`, which keep others
+  from it.
 * **Names.** A value that replaces another takes over its name, so every tensor that survives is found under
   the name the user's model gives it. The node that produces it keeps the node's name; helpers are called
   after it (`conv1/pad`). Graph inputs and outputs keep names and order.
@@ -33,6 +34,7 @@ from tpuflow.frontend.values import (
     Attribute,
     all_bodies,
     attributes_of,
+    shape_of,
     sole_user,
     state_steps,
     use_count,
@@ -247,7 +249,7 @@ def _sweep(graph: ir.Graph, versions: Mapping[str, int], rules: Rules, names: Na
     for node in graph:
         known = node.domain in {"", DOMAIN}
         rewrites = rules.get(node.op_type if known else f"{node.domain}.{node.op_type}", ())
-        if objection(node, versions) is not None or not rewrites or _takes_text(node):
+        if not rewrites or objection(node, versions) is not None or _takes_text(node) or _is_empty(node):
             continue
         for rewrite in rewrites:
             emit = Emitter(node, names, versions)
@@ -291,6 +293,11 @@ def _equal(old: ir.Value | None, new: ir.Value | None) -> bool:
 def _takes_text(node: ir.Node) -> bool:
     """Whether a node is one of text, which the host computes as it is."""
     return any(value is not None and value.dtype == ir.DataType.STRING for value in node.inputs)
+
+
+def _is_empty(node: ir.Node) -> bool:
+    """Whether a node makes no elements: nothing would be computed by what took its place either."""
+    return 0 in (shape_of(node.outputs[0]) or ())
 
 
 def _replace(graph: ir.Graph, node: ir.Node, values: list[ir.Value], emit: Emitter) -> None:

@@ -66,8 +66,7 @@ def _objections(node: ir.Node, versions: Mapping[str, int]) -> Iterator[Objectio
         if len([value for value in node.inputs if value is not None]) != count:
             yield None, "is no function of this domain, or has another number of inputs"
         yield from _mistyped(node, types)
-        if node.op_type == "RMSNormalization" and shape_of(input_at(node, 0)) == ():
-            yield "input 0", "has no axes"
+        yield from violations(node)
     if node.domain == CONTRIBUTED:
         contributed = _contributed().get(node.op_type)
         if contributed is not None:

@@ -41,9 +41,14 @@ BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu")
 
 
 def _transposed(value: ir.Value | None, *, shared: bool = False) -> tuple[ir.Value, list[int]] | None:
-    """(x, perm) of a Transpose, unless others read it too and it is not to be `shared`."""
+    """(x, perm) of a Transpose, unless others read it too and it is not to be `shared`.
+
+    Its shape is known: without it nothing says that axes and pads of what reads it fit the permutation.
+    """
     node = produced_by(value, "Transpose")
     if node is None or value is None or node.inputs[0] is None or not (shared or sole_user(value)):
+        return None
+    if shape_of(value) is None:
         return None
     perm = list(node.attributes.get_ints("perm", []))
     return (node.inputs[0], perm) if perm else None

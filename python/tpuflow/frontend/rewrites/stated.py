@@ -45,7 +45,7 @@ def _per_element(parameter: Array, node: ir.Node, shape: tuple[int, ...]) -> Arr
     axis, block = node.attributes.get_int("axis", 1) % len(shape), node.attributes.get_int("block_size", 0)
     if block and parameter.ndim == len(shape):
         parameter = np.repeat(parameter, block, axis).take(range(shape[axis]), axis)
-    else:
+    elif parameter.ndim == 1:
         parameter = parameter.reshape([-1 if place == axis else 1 for place in range(len(shape))])
     return np.broadcast_to(parameter, shape)
 

@@ -152,12 +152,12 @@ def _leaves_out(graph: ir.Graph, node: ir.Node) -> bool:
     Where even the image reaches further, between that window and the next, it is cut there.
     """
     x = shape_of(input_at(node, 0))
-    pooled = not node.domain and node.op_type in ROUNDED_UP and node.attributes.get_int("ceil_mode", 0) != 0
+    pooled = not node.domain and node.op_type in ROUNDED_UP and node.attributes.get_int("ceil_mode", 0) == 1
     if x is None or not pooled:
         return False
     automatic = node.attributes.get_string("auto_pad", "NOTSET") or "NOTSET"
     kernel = node.attributes.get_ints("kernel_shape", []) or []
-    if automatic not in {"NOTSET", "VALID"} or len(x) != len(kernel) + 2:
+    if automatic not in {"NOTSET", "VALID"} or not kernel or len(x) != len(kernel) + 2:
         return False
     rank = len(kernel)
     pads = list(node.attributes.get_ints("pads", []) or [0] * 2 * rank)
