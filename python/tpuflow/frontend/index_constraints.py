@@ -18,6 +18,7 @@ __all__ = [
     "axes_fit",
     "centered_axes_fit",
     "elements_fit",
+    "heads_fit",
     "indices_fit",
     "lengths_fit",
     "matrices",
@@ -26,6 +27,7 @@ __all__ = [
     "permutation_fit",
     "places_fit",
     "points_fit",
+    "rows_fit",
     "shaped",
     "slices_fit",
 ]
@@ -71,7 +73,7 @@ def matrices(node: ir.Node) -> Iterator[Objection]:
         yield "input 0", f"has the shape {list(shape)}: rows and columns are needed"
 
 
-FATAL = ("must be one number", "must be a pair of values", "never ends", "channels are named")
+FATAL = ("must be one number", "must be a pair of values", "never ends", "channels are named", "is left out")
 """Words of the objections to nodes that onnxruntime does not survive or finish either."""
 
 
@@ -188,6 +190,58 @@ def places_fit(node: ir.Node) -> Iterator[Objection]:
     if len(indices) != len(x) or (updates is not None and indices != updates):
         given = "the updates" if updates is None else list(updates)
         yield "input 1", f"indices of the shape {list(indices)} do not fit {shaped(x)} and {given}"
+
+
+def rows_fit(node: ir.Node) -> Iterator[Objection]:
+    """Rows that are written into a cache are as those of the cache, and no more than it holds."""
+    cache, rows = shape_of(input_at(node, 0)), shape_of(input_at(node, 1))
+    first = shape_of(input_at(node, 2))
+    if cache is None:
+        return
+    axis = node.attributes.get_int("axis", -2)
+    if not -len(cache) <= axis < len(cache) or axis % len(cache) == 0:
+        yield "axis", f"{axis} is not an axis of {shaped(cache)} behind the batch"
+        return
+    if first is not None and first != cache[:1]:
+        yield "input 2", f"has the shape {list(first)}, not one number for each of {cache[0]} sequences"
+    axis %= len(cache)
+    if rows is not None and (
+        len(rows) != len(cache)
+        or any(a != b for place, (a, b) in enumerate(zip(rows, cache, strict=True)) if place != axis)
+        or rows[axis] > cache[axis]
+    ):
+        yield "input 1", f"rows of the shape {list(rows)} do not fit {shaped(cache)}"
+
+
+def heads_fit(node: ir.Node) -> Iterator[Objection]:
+    """Queries, keys and values are of one batch and size; each head of keys has as many of queries."""
+    q, k, v = (shape_of(input_at(node, index)) for index in range(3))
+    if q is None or k is None or v is None:
+        return
+    if not len(q) == len(k) == len(v) or len(q) not in (3, 4):
+        yield "input 1", f"keys of the shape {list(k)} do not fit {shaped(q)}"
+        return
+    if len(q) == 3:
+        counts = [
+            node.attributes.get_int(name, 0) for name in ("q_num_heads", "kv_num_heads", "kv_num_heads")
+        ]
+        for name, count, shape in zip(
+            ("q_num_heads", "kv_num_heads", "kv_num_heads"), counts, (q, k, v), strict=True
+        ):
+            if count < 1 or shape[2] % count:
+                yield name, f"{count} heads do not divide {shaped(shape)}"
+                return
+        q, k, v = (
+            (shape[0], count, shape[1], shape[2] // count)
+            for shape, count in zip((q, k, v), counts, strict=True)
+        )
+    if not q[0] == k[0] == v[0] or k[1:3] != v[1:3] or q[3] != k[3]:
+        yield (
+            "input 1",
+            f"keys of the shape {list(k)} and values of {list(v)} do not fit queries of {list(q)}",
+        )
+    elif k[1] < 1 or q[1] % k[1]:
+        yield "input 1", f"{k[1]} heads of keys do not divide {q[1]} heads of queries"
 
 
 def permutation_fit(node: ir.Node) -> Iterator[Objection]:

@@ -244,6 +244,8 @@ def _decode_constants(model: ir.Model, label: str) -> None:
         value.const_value = _decoded(value, value.const_value, f'{label}: initialiser "{name}"')
     functions = [node for function in model.functions.values() for node in function.all_nodes()]
     for node in (*(node for graph in graphs for node in graph), *functions):
+        if node.op_type != "Constant" or node.domain:
+            _decode_attributes(node, label)
         if node.op_type == "Constant" and not node.domain:
             output = node.outputs[0]
             if len(node.attributes) != 1:
@@ -255,6 +257,19 @@ def _decode_constants(model: ir.Model, label: str) -> None:
             except (ValueError, TypeError) as error:
                 raise ModelError(f'{label}: constant "{output.name}": {_first_line(error)}') from error
             _decoded(output, tensor, f'{label}: constant "{output.name}"')
+
+
+def _decode_attributes(node: ir.Node, label: str) -> None:
+    """Makes sure that the tensors among the attributes of a node are whole."""
+    for attribute in node.attributes.values():
+        what = f'{label}: node "{node.name or node.outputs[0].name}" ({node.op_type}, {attribute.name})'
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.TENSOR:
+            _decoded(node.outputs[0], attribute.as_tensor(), what)
+        elif attribute.type == ir.AttributeType.TENSORS:
+            for tensor in attribute.as_tensors():
+                _decoded(node.outputs[0], tensor, what)
 
 
 def _decoded(value: ir.Value, tensor: ir.TensorProtocol | None, what: str) -> ir.TensorProtocol | None:

@@ -75,16 +75,16 @@ def _objections(node: ir.Node, versions: Mapping[str, int]) -> Iterator[Objectio
     if node.domain:
         return
     yield from _miscounted(node, _schema(node.op_type, node.version))
-    for index in _required(node.op_type, node.version):
+    for index in _required(node.op_type, node.version, len(node.inputs)):
         if input_at(node, index) is None:
             yield f"input {index}", "is left out"
             return
     yield from _mistyped(node, _attribute_types(node.op_type, node.version))
     yield from violations(node)
     for value in node.outputs:
-        shape = shape_of(value)
-        if shape is not None and (any(size < 0 for size in shape) or math.prod(shape) > LARGEST):
-            yield None, f"its output has the shape {list(shape)}"
+        sizes = [] if value.shape is None else [size for size in value.shape.dims if isinstance(size, int)]
+        if any(size < 0 for size in sizes) or math.prod(sizes) > LARGEST:
+            yield None, f"its output has the shape {sizes}"
     known = all(value is None or shape_of(value) is not None for value in node.inputs)
     if known and node.outputs and node.outputs[0].shape is None:
         wrong = infer_output(node, versions)
@@ -121,13 +121,15 @@ def _schema(operator: str, version: int | None) -> Any:
 
 
 @cache
-def _required(operator: str, version: int | None) -> tuple[int, ...]:
-    """Inputs that may not be left out."""
+def _required(operator: str, version: int | None, count: int) -> tuple[int, ...]:
+    """Those of `count` inputs, and of those there must be besides, that may not be left out."""
     schema = _schema(operator, version)
     if schema is None:
         return ()
-    single = onnx.defs.OpSchema.FormalParameterOption.Single
-    return tuple(index for index, each in enumerate(schema.inputs) if each.option == single)
+    option = onnx.defs.OpSchema.FormalParameterOption
+    single = tuple(index for index, each in enumerate(schema.inputs) if each.option == option.Single)
+    repeated = schema.inputs and schema.inputs[-1].option == option.Variadic
+    return (*single, *range(len(schema.inputs) - 1, count)) if repeated else single
 
 
 @cache

@@ -186,13 +186,20 @@ WHOLE = frozenset({int})
 
 
 def shape_of(value: ir.Value | None) -> tuple[int, ...] | None:
-    """The shape of a value when all of it is known; None otherwise."""
+    """The shape of a value when all of it is known; None otherwise.
+
+    ONNX's inference gives negative sizes to what nodes make that are not valid: they are as good as none.
+    """
     if value is None or value.shape is None:
         return None
     dims = value.shape.dims
     if WHOLE.issuperset(map(type, dims)):  # asked of every value over and over
-        return cast("tuple[int, ...]", dims)
-    return tuple(int(d) for d in dims if isinstance(d, int)) if value.shape.is_static() else None
+        known = cast("tuple[int, ...]", dims)
+    elif value.shape.is_static():
+        known = tuple(int(d) for d in dims if isinstance(d, int))
+    else:
+        return None
+    return known if min(known, default=0) >= 0 else None
 
 
 def reads(node: ir.Node) -> list[ir.Value]:

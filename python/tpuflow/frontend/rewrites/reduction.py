@@ -46,8 +46,8 @@ def stated_axes(node: ir.Node, emit: Emitter) -> ir.Value | None:
     given = integers_of(input_at(node, 1))
     if x is None or shape is None or y is None or (given is None and input_at(node, 1) is not None):
         return None
-    if not given and node.attributes.get_int("noop_with_empty_axes", 0) != 0:
-        return x if node.op_type in NEUTRAL else None
+    if _reduces_nothing(node):
+        return _unreduced(node.op_type, x, emit)
     axes = axes_of(given or range(len(shape)), len(shape))
     if node.op_type in NEUTRAL and all(shape[axis] == 1 for axis in axes):
         return emit.reshape(x, y, "shape")
@@ -55,6 +55,22 @@ def stated_axes(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if given == list(axes) and set(node.attributes) == {"keepdims"}:
         return None
     return emit(node.op_type, x, emit.integers(axes, "axes"), attributes={"keepdims": keep})
+
+
+def _reduces_nothing(node: ir.Node) -> bool:
+    """Whether a reduction runs over no axis at all."""
+    given = input_at(node, 1)
+    none = given is None or integers_of(given) == []
+    return none and node.attributes.get_int("noop_with_empty_axes", 0) != 0
+
+
+def _unreduced(operator: str, x: ir.Value, emit: Emitter) -> ir.Value:
+    """What is left of a reduction over no axis: its function of each element."""
+    if operator in {"ReduceL1", "ReduceL2"}:
+        return emit("Abs", x)
+    if operator == "ReduceSumSquare":
+        return emit("Mul", x, x)
+    return emit("Log", x) if operator == "ReduceLogSum" else x
 
 
 def global_pool(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -97,6 +113,8 @@ LARGEST = float(np.finfo(np.float32).max)
 
 def log_sum(node: ir.Node, emit: Emitter) -> ir.Value:
     """Writes ReduceLogSum with ReduceSum."""
+    if node.inputs[0] is not None and _reduces_nothing(node):
+        return _unreduced(node.op_type, node.inputs[0], emit)
     return emit("Log", emit("ReduceSum", *node.inputs, attributes=attributes_of(node)))
 
 
@@ -106,6 +124,8 @@ def log_sum_exp(node: ir.Node, emit: Emitter) -> ir.Value:
     Infinities are no maxima to subtract; the largest finite numbers do as well.
     """
     x, axes, attributes = node.inputs[0], node.inputs[1:], attributes_of(node)
+    if x is not None and _reduces_nothing(node):
+        return _unreduced(node.op_type, x, emit)
     largest = emit("ReduceMax", x, *axes, attributes=attributes | {"keepdims": 1})
     limits = [emit.constant(np.float32(limit), name) for limit, name in ((-LARGEST, "min"), (LARGEST, "max"))]
     largest = emit("Clip", largest, *limits)
