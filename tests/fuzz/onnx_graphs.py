@@ -5,7 +5,7 @@
     python tests/fuzz/onnx_graphs.py --seed 0 --only 17               one case, with traceback
 
 A case is made from the seed and its number alone: a small network of the tests or a node test of the onnx
-package, with one to three mutations (`onnx_mutations`). Cases run in processes of their own, so that an abort
+package, with one to three mutations (`onnx_mutations`); one in five is a random node (`onnx_nodes`) instead. Cases run in processes of their own, so that an abort
 or an endless loop is one case's. What may come of a case:
 
     ok        built, or listed as something the machine cannot do
@@ -43,6 +43,7 @@ import tpuflow
 from frontend.onnx_backend import cases as node_tests
 from frontend.onnx_outcomes import FORMS
 from fuzz.onnx_mutations import mutated
+from fuzz.onnx_nodes import random_node
 from models.make_models import MODELS
 from tpuflow.config import Config
 from tpuflow.errors import TpuflowError, UnsupportedModelError
@@ -53,6 +54,8 @@ __all__ = ["DEFECTS", "Result", "base_models", "case", "outcome", "run"]
 
 SECONDS = 5
 BYTES = 1 << 30
+NODES = 0.2
+"""Share of the cases that are random nodes."""
 DEFECTS = ("internal", "crash", "hang", "memory")
 STALLED = 120.0
 """Seconds by the clock after which a process that uses no processor time is taken for stalled."""
@@ -90,6 +93,8 @@ def base_models() -> dict[str, onnx.ModelProto]:
 def case(seed: int, number: int) -> tuple[str, onnx.ModelProto, list[str]]:
     """The base model's name, the mutated model, and what was changed."""
     random = np.random.default_rng([seed, number])
+    if random.random() < NODES:
+        return random_node(random)
     names = list(base_models())
     small = random.random() < 0.4
     name = names[int(random.integers(len(MODELS) if small else len(names)))]

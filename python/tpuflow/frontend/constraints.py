@@ -35,6 +35,8 @@ from tpuflow.frontend.index_constraints import (
     rows_fit,
     shaped,
     slices_fit,
+    some_elements,
+    updates_fit,
 )
 from tpuflow.frontend.values import array_of, input_at, integers_of, shape_of
 
@@ -576,6 +578,8 @@ CONSTRAINTS: Mapping[str, Sequence[Constraint]] = {
     "DFT": (_transformed,),
     "Scatter": (places_fit,),
     "ScatterElements": (places_fit,),
+    "Unique": (some_elements,),
+    "ScatterND": (updates_fit,),
     "Reshape": (_same_size,),
     "Concat": (_joined,),
     "Gemm": (_product,),

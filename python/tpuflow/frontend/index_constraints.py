@@ -30,6 +30,8 @@ __all__ = [
     "rows_fit",
     "shaped",
     "slices_fit",
+    "some_elements",
+    "updates_fit",
 ]
 
 Objection = tuple[str | None, str]
@@ -66,6 +68,13 @@ def pair_of_values(node: ir.Node) -> Iterator[Objection]:
         yield "input 2", f"must be a pair of values, has the shape {list(shape)}"
 
 
+def some_elements(node: ir.Node) -> Iterator[Objection]:
+    """There is something to look through."""
+    shape = shape_of(input_at(node, 0))
+    if shape is not None and 0 in shape:
+        yield "input 0", f"must have elements, has the shape {list(shape)}"
+
+
 def matrices(node: ir.Node) -> Iterator[Objection]:
     """A triangle is one of rows and columns."""
     shape = shape_of(input_at(node, 0))
@@ -73,7 +82,14 @@ def matrices(node: ir.Node) -> Iterator[Objection]:
         yield "input 0", f"has the shape {list(shape)}: rows and columns are needed"
 
 
-FATAL = ("must be one number", "must be a pair of values", "never ends", "channels are named", "is left out")
+FATAL = (
+    "must be one number",
+    "must be a pair of values",
+    "never ends",
+    "channels are named",
+    "is left out",
+    "must have elements",
+)
 """Words of the objections to nodes that onnxruntime does not survive or finish either."""
 
 
@@ -242,6 +258,20 @@ def heads_fit(node: ir.Node) -> Iterator[Objection]:
         )
     elif k[1] < 1 or q[1] % k[1]:
         yield "input 1", f"{k[1]} heads of keys do not divide {q[1]} heads of queries"
+
+
+def updates_fit(node: ir.Node) -> Iterator[Objection]:
+    """Places of the leading axes, and an update of all other axes for each."""
+    x, places, updates = (shape_of(input_at(node, index)) for index in range(3))
+    if x is None or places is None:
+        return
+    if not x or not places or places[-1] > len(x):
+        yield "input 1", f"indices of the shape {list(places)} do not fit {shaped(x)}"
+    elif updates is not None and updates != (*places[:-1], *x[places[-1] :]):
+        yield (
+            "input 2",
+            f"updates of the shape {list(updates)} do not fit indices of {list(places)} in {list(x)}",
+        )
 
 
 def permutation_fit(node: ir.Node) -> Iterator[Objection]:

@@ -149,6 +149,8 @@ def load(
         found = supported.findings(model)
     while found and hosted.complete(model, label, found):
         found = supported.findings(normalize(model))
+    if not model.graph.inputs:
+        raise ModelError(f"{label}: the graph has no inputs: every output is a constant")
     return FloatModel(
         model=model,
         origin=origin,

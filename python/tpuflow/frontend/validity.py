@@ -22,6 +22,7 @@ import onnx
 import onnx_ir as ir
 
 from tpuflow.frontend.constraints import LARGEST, Objection, violations
+from tpuflow.frontend.contributed_constraints import contributed_violations
 from tpuflow.frontend.inference import DOMAIN, infer_output
 from tpuflow.frontend.values import SEEN, input_at, shape_of
 
@@ -71,14 +72,17 @@ def _objections(node: ir.Node, versions: Mapping[str, int]) -> Iterator[Objectio
         contributed = _contributed().get(node.op_type)
         if contributed is not None:
             yield from _miscounted(node, contributed)
+            yield from _left_out(node, contributed)
             yield from _mistyped(node, _types_of(contributed))
+            yield from contributed_violations(node)
     if node.domain:
         return
-    yield from _miscounted(node, _schema(node.op_type, node.version))
-    for index in _required(node.op_type, node.version, len(node.inputs)):
-        if input_at(node, index) is None:
-            yield f"input {index}", "is left out"
-            return
+    schema = _schema(node.op_type, node.version)
+    yield from _miscounted(node, schema)
+    left_out = next(_left_out(node, schema), None)
+    if left_out is not None:
+        yield left_out
+        return
     yield from _mistyped(node, _attribute_types(node.op_type, node.version))
     yield from violations(node)
     for value in node.outputs:
@@ -120,16 +124,23 @@ def _schema(operator: str, version: int | None) -> Any:
         return None if version in {None, newest} else _schema(operator, None)
 
 
-@cache
-def _required(operator: str, version: int | None, count: int) -> tuple[int, ...]:
-    """Those of `count` inputs, and of those there must be besides, that may not be left out."""
-    schema = _schema(operator, version)
+def _left_out(node: ir.Node, schema: Any) -> Iterator[Objection]:
+    """Inputs that may not be left out: single ones, and all there are of one that repeats."""
     if schema is None:
-        return ()
-    option = onnx.defs.OpSchema.FormalParameterOption
-    single = tuple(index for index, each in enumerate(schema.inputs) if each.option == option.Single)
-    repeated = schema.inputs and schema.inputs[-1].option == option.Variadic
-    return (*single, *range(len(schema.inputs) - 1, count)) if repeated else single
+        return
+    single, repeated = _required(schema)
+    for index in (*single, *range(repeated, len(node.inputs))):
+        if input_at(node, index) is None:
+            yield f"input {index}", "is left out"
+            return
+
+
+@cache
+def _required(schema: Any) -> tuple[tuple[int, ...], int]:
+    """The inputs there must be, and the first of those that repeat, none of which may be left out."""
+    options = [each.option.name for each in schema.inputs]
+    single = tuple(index for index, option in enumerate(options) if option == "Single")
+    return single, len(options) - 1 if options[-1:] == ["Variadic"] else LARGEST
 
 
 @cache
