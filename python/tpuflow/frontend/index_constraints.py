@@ -28,6 +28,7 @@ __all__ = [
     "places_fit",
     "points_fit",
     "rows_fit",
+    "running_axis_fits",
     "shaped",
     "slices_fit",
     "some_elements",
@@ -73,6 +74,15 @@ def some_elements(node: ir.Node) -> Iterator[Objection]:
     shape = shape_of(input_at(node, 0))
     if shape is not None and 0 in shape:
         yield "input 0", f"must have elements, has the shape {list(shape)}"
+
+
+def running_axis_fits(node: ir.Node) -> Iterator[Objection]:
+    """The axis that is summed along is one of the operand's."""
+    x, axis = shape_of(input_at(node, 0)), integers_of(input_at(node, 1))
+    if x == ():
+        yield "input 0", "has no axes"
+    elif x is not None and axis and not -len(x) <= axis[0] < len(x):
+        yield "input 1", f"{axis[0]} is not an axis of {shaped(x)}"
 
 
 def matrices(node: ir.Node) -> Iterator[Objection]:

@@ -183,14 +183,17 @@ def integers_of(value: ir.Value | None) -> list[int] | None:
 
 WHOLE = frozenset({int})
 """Types of dimensions that are numbers as they stand."""
+DENSE = frozenset({type(None), ir.TensorType})
+"""Types of values that are tensors, or may be."""
 
 
 def shape_of(value: ir.Value | None) -> tuple[int, ...] | None:
     """The shape of a value when all of it is known; None otherwise.
 
-    ONNX's inference gives negative sizes to what nodes make that are not valid: they are as good as none.
+    ONNX's inference gives negative sizes to what nodes make that are not valid: they are as good as none. A
+    sequence has the shape of what it holds, and a sparse tensor is not computed with: none of theirs counts.
     """
-    if value is None or value.shape is None:
+    if value is None or value.shape is None or type(value.type) not in DENSE:
         return None
     dims = value.shape.dims
     if WHOLE.issuperset(map(type, dims)):  # asked of every value over and over
