@@ -5,7 +5,9 @@
     python tests/fuzz/onnx_graphs.py --seed 0 --only 17               one case, with traceback
 
 A case is made from the seed and its number alone: a small network of the tests or a node test of the onnx
-package, with one to three mutations (`onnx_mutations`); one in five is a random node (`onnx_nodes`) instead. Cases run in processes of their own, so that an abort
+package, with one to three mutations (`onnx_mutations`); one in five is a random node (`onnx_nodes`) instead.
+Where a mutation makes tensors of millions of elements, the network is loaded and no more: to build it takes
+more than the limits below without a defect. Cases run in processes of their own, so that an abort
 or an endless loop is one case's. What may come of a case:
 
     ok        built, or listed as something the machine cannot do
@@ -21,6 +23,7 @@ The exit status is 1 if there was a defect.
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import resource
 import signal
@@ -47,6 +50,7 @@ from fuzz.onnx_nodes import random_node
 from models.make_models import MODELS
 from tpuflow.config import Config
 from tpuflow.errors import TpuflowError, UnsupportedModelError
+from tpuflow.frontend.values import shape_of
 from tpuflow.io.samples import Samples
 from tpuflow.pipeline.preflight import audit
 
@@ -54,6 +58,8 @@ __all__ = ["DEFECTS", "Result", "base_models", "case", "outcome", "run"]
 
 SECONDS = 5
 BYTES = 1 << 30
+LARGEST_BUILT = 1 << 22
+"""Elements of all tensors up to which a network is built."""
 NODES = 0.2
 """Share of the cases that are random nodes."""
 DEFECTS = ("internal", "crash", "hang", "memory")
@@ -117,6 +123,9 @@ def build(model: onnx.ModelProto) -> None:
 
     config = Config()
     loaded = tpuflow.load(model, host=True)
+    sizes = [shape_of(value) or () for node in loaded.model.graph for value in (*node.inputs, *node.outputs)]
+    if sum(map(math.prod, sizes)) > LARGEST_BUILT:
+        return
     parts = tpuflow.partition(loaded)
     feeds = generate_samples(loaded, 2)
     samples = Samples.of_feeds(feeds, loaded.inputs)

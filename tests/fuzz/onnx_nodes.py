@@ -29,8 +29,8 @@ CONTRIBUTED = (
 WORDS = (
     "NOTSET", "SAME_UPPER", "VALID", "linear", "nearest", "cubic", "constant", "reflect", "edge", "wrap",
     "align_corners", "asymmetric", "half_pixel", "DCR", "CRD", "forward", "reverse", "bidirectional", "none",
-    "add", "mul", "max", "mean", "sum", "avg", "ij,jk->ik", "bij,bjk->bik", "ij->ji", "ii->i", "i,i->", "Tanh",
-    "Sigmoid", "tanh", "floor", "border", "circular", "",
+    "add", "mul", "max", "mean", "sum", "avg", "ij,jk->ik", "bij,bjk->bik", "ij->ji", "ii->i", "i,i->",
+    "Tanh", "Sigmoid", "tanh", "floor", "border", "circular", "",
 )  # fmt: skip
 NUMBERS = {
     "tensor(float)": TensorProto.FLOAT, "tensor(int64)": TensorProto.INT64, "tensor(bool)": TensorProto.BOOL,

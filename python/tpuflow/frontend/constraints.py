@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from tpuflow.frontend.body_constraints import branches_fit, loop_fits, parts_fit, scan_fits
-from tpuflow.frontend.cost_constraints import neighbors_exist, steps_end
+from tpuflow.frontend.cost_constraints import distribution_exists, neighbors_exist, steps_end
 from tpuflow.frontend.index_constraints import (
     SINGLE,
     Constraint,
@@ -551,6 +551,9 @@ CONSTRAINTS: Mapping[str, Sequence[Constraint]] = {
     "PRelu": (_to_first(1),),
     "Clip": (_bounds,),
     "LRN": (neighbors_exist,),
+    **dict.fromkeys(
+        ("RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike"), (distribution_exists,)
+    ),
     "Loop": (one_number(0, 1), loop_fits, steps_end),
     "Scan": (scan_fits,),
     "If": (one_number(0), branches_fit),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tpuflow.frontend.index_constraints import Objection
 
-__all__ = ["neighbors_exist", "steps_end"]
+__all__ = ["distribution_exists", "neighbors_exist", "steps_end"]
 
 MOST_NEIGHBORS = 1 << 10
 """Channels a response may be normalised by where there are fewer."""
@@ -30,6 +30,15 @@ def neighbors_exist(node: ir.Node) -> Iterator[Objection]:
         yield "input 0", f"has the shape {list(x)}: batch and channels are needed"
     elif x is not None and size > max(2 * x[1], MOST_NEIGHBORS):
         yield "size", f"{size} channels are named, there are {x[1]}"
+
+
+def distribution_exists(node: ir.Node) -> Iterator[Objection]:
+    """Random numbers come from an interval, or around a mean: runtimes end the process at others."""
+    low, high = node.attributes.get_float("low", 0.0), node.attributes.get_float("high", 1.0)
+    if node.op_type.startswith("RandomUniform") and low > high:
+        yield "low", f"{low:g} is above high, {high:g}"
+    if node.op_type.startswith("RandomNormal") and not node.attributes.get_float("scale", 1.0) > 0:
+        yield "scale", f"{node.attributes.get_float('scale'):g} is not above 0"
 
 
 def steps_end(node: ir.Node) -> Iterator[Objection]:

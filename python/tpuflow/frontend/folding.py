@@ -56,7 +56,8 @@ def _folded(model: ir.Model) -> bool:
         input_size_limit=LARGEST_FOLDED,
         output_size_limit=LARGEST_FOLDED,
         should_fold=lambda node: (
-            not (
+            objection(node, model.graph.opset_imports) is None
+            and not (
                 stated.keeps_integers(node) or "Sequence" in node.op_type or _is_of_text(node) or _grows(node)
             )
         ),

@@ -99,6 +99,8 @@ FATAL = (
     "channels are named",
     "is left out",
     "must have elements",
+    "is above high",
+    "is not above 0",
 )
 """Words of the objections to nodes that onnxruntime does not survive or finish either."""
 

@@ -76,7 +76,12 @@ class FloatSession:
         Raises:
             ModelError: If a tensor does not exist, or onnxruntime does not take the model.
         """
-        proto, apart = _weights_apart(model) if isinstance(model, ir.Model) else (model, dict(apart or {}))
+        try:
+            proto, apart = (
+                _weights_apart(model) if isinstance(model, ir.Model) else (model, dict(apart or {}))
+            )
+        except ir.serde.SerdeError as error:  # a node of text where its operator has numbers
+            raise ModelError("the model has a constant or an attribute that cannot be written") from error
         graph = proto.graph
         own = [value.name for value in graph.output]
         made = {name: None for node in graph.node for name in node.output if name}
