@@ -48,6 +48,21 @@ POOL = {"kernel_shape": [2, 2]}
         (("Add", "x w", "z"), {"w": integers(1)}, "input 1): is not valid: has another type than"),
         (("ScatterElements", "x i u", "z"), {"i": integers(1), "u": array(1)},
          "input 1): is not valid: indices of the shape [1] do not fit"),
+        (("TensorScatter", "x u", "z"), {"u": array(2)},
+         "input 1): is not valid: rows of the shape [2] do not"),
+        (("TensorScatter", "x u", "z", {"axis": 0}), {"u": array(1)},
+         "axis): is not valid: 0 is not an axis"),
+        (("Attention", "x k k", "z"), {"k": array(1, 3, 8, 8)},
+         "is not valid: 3 heads of keys do not divide 4"),
+        (("Attention", "x k k", "z"), {"k": array(1, 8)},
+         "is not valid: keys of the shape [1, 8] do not fit"),
+        (("ScatterND", "x i u", "z"), {"i": integers(7) * np.ones((2, 5), np.int64), "u": array(2)},
+         "input 1): is not valid: indices of the shape [2, 5] do not fit"),
+        (("Unique", "w", "z"), {"w": array(1, 0, 4)}, "input 0): is not valid: must have elements"),
+        (("CumProd", "x a", "z"), {"a": integers(4).reshape(())}, "4 is not an axis of"),
+        (("Max", "x _ x", "z"), {}, "input 1): is not valid: is left out"),
+        (("RandomUniformLike", "x", "z", {"low": 2.0}), {}, "low): is not valid: 2 is above high, 1"),
+        (("RandomNormalLike", "x", "z", {"scale": 0.0}), {}, "scale): is not valid: 0 is not above 0"),
         (("tpuflow:Bogus", "x", "z"), {}, "is not valid: is no function of this domain"),
         (("tpuflow:RMSNormalization", "x g", "z"), {"g": array(0, 3)}, "input 1): is not valid: the shape"),
         (("GridSample", "x p", "z"), {"p": array(0, 2, 4, 2)}, "input 1): is not valid: positions of the"),
@@ -58,7 +73,9 @@ POOL = {"kernel_shape": [2, 2]}
 def test_what_contradicts_itself_is_listed(
     node: tuple[Any, ...], constants: dict[str, Any], expected: str
 ) -> None:
-    found = [str(each) for each in check_model(graph([node], {"x": IMAGE}, ["z"], constants, opset=18))]
+    newer = {"TensorScatter": 24, "Attention": 24, "CumProd": 26}
+    opset = newer.get(node[0], 18)
+    found = [str(each) for each in check_model(graph([node], {"x": IMAGE}, ["z"], constants, opset=opset))]
     assert any(expected in each for each in found), found
 
 
@@ -156,6 +173,33 @@ def test_a_window_of_no_axes_is_listed() -> None:
     proto = graph([("AveragePool", "x", "z", {"ceil_mode": 1})], {"x": [3, 3]}, ["z"], opset=10)
     none = onnx.helper.make_attribute("kernel_shape", [], attr_type=onnx.AttributeProto.INTS)
     proto.graph.node[0].attribute.append(none)
+    assert check_model(proto)
+
+
+def test_a_size_below_zero_is_none() -> None:
+    nodes = [("Expand", "x s", "e"), ("MeanVarianceNormalization", "e", "z")]
+    found = check_model(graph(nodes, {"x": [3, 3, 5, 1]}, ["z"], {"s": integers(-3).reshape(())}, opset=13))
+    assert any("Expand" in str(each) for each in found), found
+
+
+def test_a_value_with_too_many_bytes_is_refused() -> None:
+    value = onnx.TensorProto(name="v", dims=[1], data_type=onnx.TensorProto.UINT8, raw_data=bytes(4))
+    proto = graph([("ConstantOfShape", "x", "z", {"value": value})], {"x": [1]}, ["z"], opset=25)
+    with pytest.raises(ModelError, match=r"\(ConstantOfShape, value\) is truncated"):
+        load(proto, host=True)
+
+
+def test_a_graph_that_reads_nothing_is_refused() -> None:
+    with pytest.raises(ModelError, match="the graph has no inputs"):
+        load(graph([("Relu", "w", "z")], {}, ["z"], {"w": array(3)}))
+
+
+def test_a_sparse_input_has_no_shape_to_compute_with() -> None:
+    proto = graph(
+        [("CumProd", "x a", "z", {"exclusive": 1})], {"x": [3]}, ["z"], {"a": integers(0)[0]}, opset=26
+    )
+    kind = onnx.helper.make_sparse_tensor_type_proto(onnx.TensorProto.FLOAT, [3])
+    proto.graph.input[0].type.CopyFrom(kind)
     assert check_model(proto)
 
 
