@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from frontend.graphs import Node, array, graph, integers, normalized, operators
-from tpuflow.frontend import check_model
+from tpuflow.frontend import FloatSession, check_model, load
 
 X = {"x": [2, 3, 4]}
 CASES: dict[str, tuple[list[Node], dict[str, Any], dict[str, int]]] = {
@@ -382,6 +382,22 @@ def test_reduction_over_everything_and_over_nothing() -> None:
     assert operators(normalized(graph(nodes, X, ["z"]))) == {"Neg": 1}
     nodes = [("ReduceMax", "x", "a", {"axes": [1]}), ("Neg", "a", "z")]
     assert operators(normalized(graph(nodes, {"x": [2, 1, 4]}, ["z"]))) == {"Neg": 1}
+
+
+@pytest.mark.parametrize("axes", [None, []])
+@pytest.mark.parametrize(
+    "name", ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
+)
+def test_reduction_over_no_axis_keeps_its_function_of_each_element(name: str, axes: list[int] | None) -> None:
+    constants = {} if axes is None else {"a": integers(*axes)}
+    node: Node = (f"Reduce{name}", "x" if axes is None else "x a", "z", {"noop_with_empty_axes": 1})
+    proto = graph([node], {"x": [2, 3]}, ["z"], constants, opset=18)
+    x = np.array([[0.25, 3.0, 1.5], [0.125, 2.0, 7.0]], np.float32) * (1 if name == "LogSum" else -1)
+    model = load(proto)
+    np.testing.assert_array_equal(
+        FloatSession(model.model).run({"x": x})["z"], FloatSession(proto).run({"x": x})["z"]
+    )
+    assert "Reduce" not in "".join(operators(model))
 
 
 @pytest.mark.parametrize("opset", [7, 11, 13])

@@ -58,6 +58,10 @@ POOL = {"kernel_shape": [2, 2]}
          "is not valid: keys of the shape [1, 8] do not fit"),
         (("ScatterND", "x i u", "z"), {"i": integers(7) * np.ones((2, 5), np.int64), "u": array(2)},
          "input 1): is not valid: indices of the shape [2, 5] do not fit"),
+        (("GlobalLpPool", "w", "z"), {"w": array(2, 3)}, "input 0): is not valid: has the shape [2, 3]"),
+        (("Resize", "x r _ s", "z", {"coordinate_transformation_mode": "tf_crop_and_resize"}),
+         {"r": array(1, 8), "s": integers(1, 4, 3, 3)}, "one row of numbers is needed"),
+        (("tpuflow:Silu", "x", "z", {"keepdims": [0.5]}), {}, "keepdims): is not valid: is no attribute of"),
         (("Unique", "w", "z"), {"w": array(1, 0, 4)}, "input 0): is not valid: must have elements"),
         (("CumProd", "x a", "z"), {"a": integers(4).reshape(())}, "4 is not an axis of"),
         (("Max", "x _ x", "z"), {}, "input 1): is not valid: is left out"),
@@ -187,6 +191,25 @@ def test_a_value_with_too_many_bytes_is_refused() -> None:
     proto = graph([("ConstantOfShape", "x", "z", {"value": value})], {"x": [1]}, ["z"], opset=25)
     with pytest.raises(ModelError, match=r"\(ConstantOfShape, value\) is truncated"):
         load(proto, host=True)
+
+
+def test_a_constant_of_texts_on_the_host_ends_in_one_line() -> None:
+    node = ("Constant", "", "z", {"value_strings": ["a"]})
+    with pytest.raises(ModelError):
+        load(graph([node], {}, ["z"], opset=21), host=True)
+
+
+def test_operators_of_maps_are_refused() -> None:
+    nodes = [("Relu", "x", "y"), ("ai.onnx.ml:DictVectorizer", "y", "z", {"int64_vocabulary": [1, 2]})]
+    with pytest.raises(ModelError, match="takes maps"):
+        load(graph(nodes, {"x": IMAGE}, ["z"], domains=["ai.onnx.ml"]), host=True)
+
+
+def test_a_constant_that_is_listed_as_a_sparse_input_is_dense() -> None:
+    proto = graph([("Conv", "x w b", "z")], {"x": IMAGE, "b": [6]}, ["z"], WEIGHTS | {"b": array(6)})
+    kind = onnx.helper.make_sparse_tensor_type_proto(onnx.TensorProto.FLOAT, [3])
+    proto.graph.input[1].type.CopyFrom(kind)
+    assert not check_model(proto)
 
 
 def test_a_graph_that_reads_nothing_is_refused() -> None:

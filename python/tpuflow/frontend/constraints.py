@@ -194,6 +194,13 @@ WINDOW = ("kernel_shape", "strides", "dilations", "output_shape", "output_paddin
 """Attributes of a window with one entry for each axis of the images."""
 
 
+def _images(node: ir.Node) -> Iterator[Objection]:
+    """A batch of channels with at least one more axis."""
+    shape = shape_of(input_at(node, 0))
+    if shape is not None and len(shape) < 3:
+        yield "input 0", f"has the shape {list(shape)}: batch, channels and at least one more axis are needed"
+
+
 def _pooling(node: ir.Node) -> Iterator[Objection]:
     if not node.attributes.get_ints("kernel_shape", None):
         yield "kernel_shape", "is missing"
@@ -447,8 +454,8 @@ def _resized(node: ir.Node) -> Iterator[Objection]:
     for index, array in enumerate(given, start=2 if node.op_type == "Resize" else 1):
         if array is None or not array.size:
             continue
-        if array.size != count:
-            yield f"input {index}", f"holds {array.size} numbers, {count} are needed"
+        if array.shape != (count,):
+            yield f"input {index}", f"has the shape {list(array.shape)}, {count} numbers are needed"
         elif not np.all(np.isfinite(array)) or np.any(array <= 0):
             yield f"input {index}", f"{array.ravel().tolist()} are not all positive"
     if (
@@ -463,8 +470,10 @@ def _resized(node: ir.Node) -> Iterator[Objection]:
 
 
 def _region(node: ir.Node) -> Iterator[Objection]:
-    """The part of an operand that is resized has finite bounds."""
+    """The part of an operand that is resized has finite bounds, in one row."""
     roi = array_of(input_at(node, 1))
+    if roi is not None and roi.size and roi.ndim != 1:
+        yield "input 1", f"has the shape {list(roi.shape)}, one row of numbers is needed"
     if roi is not None and roi.dtype.kind == "f" and not np.all(np.isfinite(roi)):
         yield "input 1", f"{roi.ravel().tolist()} are not all finite"
 
@@ -543,6 +552,7 @@ CONSTRAINTS: Mapping[str, Sequence[Constraint]] = {
     "MaxPool": (_window, _pooling),
     "AveragePool": (_window, _pooling),
     "LpPool": (_window, _pooling),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), (_images,)),
     "BatchNormalization": (_per_channel(1, 2, 3, 4),),
     "InstanceNormalization": (_per_channel(1, 2),),
     "GroupNormalization": (_groups,),

@@ -40,17 +40,23 @@ ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values()) - {onnx.TensorProt
 """The numbers of the element types there are."""
 
 
+OF_MAPS = frozenset({("ai.onnx.ml", "CastMap"), ("ai.onnx.ml", "DictVectorizer")})
+"""Operators of maps: ONNX's inference does not survive a tensor in place of one."""
+
+
 def reject_hazards(proto: onnx.ModelProto, label: str) -> None:
     """Refuses attributes of other types than their operator has, and whole numbers that no network has.
 
     Raises:
         ModelError: An attribute is of another type, or needs more than 32 bits, a count is negative or of
-            more than there is, an attribute or constant is of an element type that ONNX does not have, or a
-            Split has other outputs than it counts.
+            more than there is, an attribute or constant is of an element type unknown to ONNX, a Split
+            has other outputs than it counts, or an operator takes maps.
     """
     _check_types(proto.graph.initializer, f"{label}: initialiser")
     functions = {(function.domain, function.name) for function in proto.functions}
     for node in all_nodes([*proto.graph.node, *(node for each in proto.functions for node in each.node)]):
+        if (node.domain, node.op_type) in OF_MAPS:
+            raise ModelError(f"{_place(label, node, 'input 0')}: takes maps, which are not supported")
         for attribute in node.attribute:
             wide = [n for n in (attribute.i, *attribute.ints) if not -(1 << 31) <= n < 1 << 31]
             if wide and attribute.name not in WIDE:

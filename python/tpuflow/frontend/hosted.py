@@ -61,7 +61,7 @@ def complete(model: ir.Model, label: str, found: Sequence[Finding]) -> bool:
                 and all(isinstance(size, int) and size > 0 for size in shape)
             ):
                 state_shape(value, [int(size) for size in shape if isinstance(size, int)])
-                learned = True
+                learned = learned or shape_of(value) is not None  # that of a sequence is not the value's
     return learned
 
 

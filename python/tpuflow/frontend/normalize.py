@@ -229,7 +229,8 @@ def _prepare(model: ir.Model) -> None:
     # Shapes the exporter noted may be those of another batch size, or plainly wrong.
     for value in model.graph.initializers.values():
         if value.const_value is not None:
-            value.shape, value.dtype = ir.Shape(value.const_value.shape.numpy()), value.const_value.dtype
+            value.shape = ir.Shape(value.const_value.shape.numpy())
+            value.type = ir.TensorType(value.const_value.dtype)
     for node in model.graph:
         node.domain = "" if node.domain == "ai.onnx" else node.domain
         # A node without a name is known by what it computes, as model viewers show it.

@@ -297,7 +297,7 @@ def _takes_text(node: ir.Node) -> bool:
 
 def _is_empty(node: ir.Node) -> bool:
     """Whether a node makes no elements: nothing would be computed by what took its place either."""
-    return 0 in (shape_of(node.outputs[0]) or ())
+    return any(0 in (shape_of(value) or ()) for value in node.outputs[:1])
 
 
 def _replace(graph: ir.Graph, node: ir.Node, values: list[ir.Value], emit: Emitter) -> None:

@@ -66,6 +66,9 @@ def _objections(node: ir.Node, versions: Mapping[str, int]) -> Iterator[Objectio
         count, types = FUNCTIONS.get(node.op_type, (-1, {}))
         if len([value for value in node.inputs if value is not None]) != count:
             yield None, "is no function of this domain, or has another number of inputs"
+        for name in node.attributes:
+            if name not in types:
+                yield name, "is no attribute of this function"
         yield from _mistyped(node, types)
         yield from violations(node)
     if node.domain == CONTRIBUTED:

@@ -496,13 +496,16 @@ class Lowering:
         """Makes a value an output of the network, written out if it is no tensor of its own name.
 
         Raises:
-            UnsupportedNodeError: It is constant, or has no elements.
+            UnsupportedNodeError: It is constant, has no elements, or another shape than what computes it.
         """
         if value not in self.stored:
             raise UnsupportedNodeError("is constant")
         if 0 in shape_of(value):
             raise UnsupportedNodeError("has no elements")
         stored = self.stored[value]
+        if stored.view.shape != shape_of(value):
+            made = list(stored.view.shape)
+            raise UnsupportedNodeError(f"has the shape {list(shape_of(value))}, its node makes {made}")
         named = self._sources.get(stored.tensor) == value.name
         is_state = value in self._states.values()
         order = ROW_ORDER if is_state else natural_order(stored.view)
