@@ -212,6 +212,13 @@ def test_a_constant_that_is_listed_as_a_sparse_input_is_dense() -> None:
     assert not check_model(proto)
 
 
+@pytest.mark.parametrize("operator", ["Max", "Min", "Sum", "Mean", "Concat"])
+def test_a_last_operand_without_a_name_is_none(operator: str) -> None:
+    node = (operator, "x _", "z", {"axis": 0} if operator == "Concat" else {})
+    model = load(graph([node], {"x": IMAGE}, ["z"]))
+    assert len(model.model.graph) <= 1
+
+
 def test_a_graph_that_reads_nothing_is_refused() -> None:
     with pytest.raises(ModelError, match="the graph has no inputs"):
         load(graph([("Relu", "w", "z")], {}, ["z"], {"w": array(3)}))

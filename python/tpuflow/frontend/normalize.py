@@ -235,6 +235,8 @@ def _prepare(model: ir.Model) -> None:
         node.domain = "" if node.domain == "ai.onnx" else node.domain
         # A node without a name is known by what it computes, as model viewers show it.
         node.name = node.name or node.outputs[0].name
+        while node.inputs and node.inputs[-1] is None:  # as good as not listed
+            node.resize_inputs(len(node.inputs) - 1)
         for output in node.outputs:
             output.shape = stated_shape(output)
     to_float32(model)
