@@ -102,8 +102,7 @@ CALLERS = {
 # Where unsafe code may stand: the kernels' vector instructions, the file that maps programs, the C border.
 UNSAFE = re.compile(r"crates/(kernels/src/|ir/src/image\.rs|capi/src/)")
 
-# Where reasons are still strings: the derivation of layers in parts. Elsewhere errors have types with fields.
-STRINGS = re.compile(r"crates/checker/src/(lib|parts/\w+)\.rs")
+# An error that is a string; errors have types with fields.
 STRING_ERROR = re.compile(r"Result<(?:[^<>]|<[^<>]*>)*,\s*String>")
 
 # Files above the limit that hold one idea all the same, each with the reason.
@@ -309,8 +308,7 @@ def test_unsafe_code_stands_only_where_the_table_allows() -> None:
 def test_errors_of_the_crates_have_types() -> None:
     library = [path for path in sources() if re.match(r"crates/\w+/src/.*\.rs", named(path))]
     texts = {named(path): path.read_text(encoding="utf-8").partition("#[cfg(test)]")[0] for path in library}
-    found = [name for name, text in texts.items() if STRING_ERROR.search(text)]
-    assert [name for name in found if not STRINGS.match(name)] == []
+    assert [name for name, text in texts.items() if STRING_ERROR.search(text)] == []
 
 
 def test_files_are_short_and_exceptions_are_current() -> None:

@@ -46,7 +46,7 @@ mod views;
 mod walk;
 
 pub use alike::Checkpoints;
-pub use parts::Claim;
+pub use parts::{Claim, LayerPartsError, LayerProofError, PartsError, ProofError};
 pub use rule::{Operand, Rule, Violation};
 use tpuflow_ir::{Graph, Program, TensorId, Tiling};
 
@@ -82,7 +82,7 @@ fn as_divided(graph: &Graph, program: &Program) -> Result<Graph, Vec<Violation>>
 ///
 /// # Errors
 /// Why the layers cannot be computed so.
-pub fn in_parts(graph: &Graph, tilings: &[Tiling]) -> Result<Graph, String> {
+pub fn in_parts(graph: &Graph, tilings: &[Tiling]) -> Result<Graph, PartsError> {
     in_parts_with_boxes(graph, tilings).map(|(parts, _)| parts)
 }
 
@@ -90,7 +90,7 @@ pub fn in_parts(graph: &Graph, tilings: &[Tiling]) -> Result<Graph, String> {
 ///
 /// # Errors
 /// Why the layers cannot be computed so.
-pub fn in_parts_with_boxes(graph: &Graph, tilings: &[Tiling]) -> Result<(Graph, Vec<Claim>), String> {
+pub fn in_parts_with_boxes(graph: &Graph, tilings: &[Tiling]) -> Result<(Graph, Vec<Claim>), PartsError> {
     if tilings.is_empty() {
         let boxes =
             graph.tensors.iter().enumerate().map(|(id, tensor)| (TensorId::new(id), parts::whole(&tensor.shape)));
@@ -104,7 +104,7 @@ pub fn in_parts_with_boxes(graph: &Graph, tilings: &[Tiling]) -> Result<(Graph, 
 ///
 /// # Errors
 /// The first tensor or layer that does not hold what is claimed.
-pub fn check_parts(graph: &Graph, parts: &Graph, claims: &[Claim]) -> Result<(), String> {
+pub fn check_parts(graph: &Graph, parts: &Graph, claims: &[Claim]) -> Result<(), ProofError> {
     parts::proof(graph, parts, claims)
 }
 

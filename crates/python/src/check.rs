@@ -55,7 +55,7 @@ fn cycles(program: &Compiled) -> Option<String> {
 fn limits(graph: &Network, program: &Compiled) -> Vec<String> {
     let parts = match tpuflow_checker::in_parts(graph, &program.tilings) {
         Ok(parts) => parts,
-        Err(reason) => return vec![reason],
+        Err(error) => return vec![error.to_string()],
     };
     let found = bounds(&parts, &program.machine);
     let whole: Bounds = if program.tilings.is_empty() {

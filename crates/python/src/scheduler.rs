@@ -60,7 +60,7 @@ type Boxes = Vec<(usize, Vec<(usize, usize)>)>;
 #[pyfunction]
 fn in_parts(graph: &Graph, program: &Program) -> PyResult<(Graph, Boxes)> {
     let parts = tpuflow_checker::in_parts_with_boxes(&graph.graph, &program.program.tilings);
-    let (parts, boxes) = parts.map_err(PyValueError::new_err)?;
+    let (parts, boxes) = parts.map_err(|error| PyValueError::new_err(error.to_string()))?;
     Ok((Graph::new(parts), boxes.into_iter().map(|(of, span)| (of.index(), span)).collect()))
 }
 

@@ -6,7 +6,7 @@ use tpuflow_ir::{Graph, Op, Parts, TensorId, Tiling};
 
 use super::names::{Origin, named};
 use super::reach::Part;
-use super::{Claim, Extent, Span, elements, extents, whole};
+use super::{Claim, Extent, LayerPartsError, PartsError, Span, elements, extents, whole};
 
 /// Parts of layers at most; what programs need is some thousands.
 const MOST: usize = 1 << 15;
@@ -35,18 +35,18 @@ pub(super) struct Cutter<'a> {
 }
 
 /// The graph with the layers of every tiling in parts; by tensor, which box of which of the original's it holds.
-pub(super) fn cut(graph: &Graph, tilings: &[Tiling]) -> Result<(Graph, Vec<Claim>), String> {
+pub(super) fn cut(graph: &Graph, tilings: &[Tiling]) -> Result<(Graph, Vec<Claim>), PartsError> {
     let count = graph.layers.len();
     // By layer, which tiling it belongs to.
     let mut runs: Vec<Option<&Tiling>> = vec![None; count];
     for tiling in tilings {
         let (first, last) = (tiling.first.index(), tiling.last.index());
         if first > last || last >= count {
-            return Err(format!("layers {first} to {last} of {count} do not exist"));
+            return Err(PartsError::LayerRange { first, last, layers: count });
         }
         for (run, layer) in runs[first..=last].iter_mut().zip(&graph.layers[first..]) {
             if run.replace(tiling).is_some() {
-                return Err(format!("layer \"{}\" is to be cut twice", layer.name));
+                return Err(PartsError::TwoTilings { layer: layer.name.clone() });
             }
         }
     }
@@ -78,12 +78,13 @@ impl Cutter<'_> {
         &self.graph.tensor(id).shape
     }
 
-    fn fail(&self, layer: usize) -> impl FnOnce(String) -> String {
-        let name = self.graph.layers[layer].name.clone();
-        move |reason| format!("layer \"{name}\" {reason}")
+    /// Makes the reason of a layer an error with the layer's name.
+    fn fail(&self, layer: usize) -> impl FnOnce(LayerPartsError) -> PartsError {
+        let layer = self.graph.layers[layer].name.clone();
+        move |reason| PartsError::Layer { layer, reason }
     }
 
-    fn run(&mut self, tiling: &Tiling) -> Result<(), String> {
+    fn run(&mut self, tiling: &Tiling) -> Result<(), PartsError> {
         let run = tiling.first.index()..=tiling.last.index();
         let mut leaves: Vec<usize> = run.clone().filter(|&layer| self.leaves(layer, *run.end())).collect();
         if leaves.is_empty() {
@@ -93,8 +94,7 @@ impl Cutter<'_> {
         let mut joined: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         let boxes = self.boxes(&tiling.parts, &leaves)?;
         if boxes.len().saturating_mul(run.clone().count()) > MOST {
-            let count = run.count();
-            return Err(format!("{} parts of {count} layers are more than {MOST}", boxes.len()));
+            return Err(PartsError::PartCount { parts: boxes.len(), layers: run.count(), limit: MOST });
         }
         for part in boxes {
             for (layer, part) in self.needs(run.clone(), &part)? {
@@ -130,16 +130,20 @@ impl Cutter<'_> {
     }
 
     /// By part, the box of each layer that leaves the run.
-    fn boxes(&self, parts: &Parts, leaves: &[usize]) -> Result<Vec<BTreeMap<usize, Extent>>, String> {
+    fn boxes(&self, parts: &Parts, leaves: &[usize]) -> Result<Vec<BTreeMap<usize, Extent>>, PartsError> {
         match parts {
             Parts::Boxes(boxes) => {
-                let [layer] = leaves else { return Err("boxes of several results".to_owned()) };
+                let [layer] = leaves else { return Err(PartsError::SeveralResults) };
                 let shape = self.shape(self.graph.layers[*layer].output);
                 let one = |ranges: &Vec<[u32; 2]>| {
                     let span: Extent = ranges.iter().map(|&[from, to]| (from as usize, to as usize)).collect();
                     let inside = span.iter().zip(shape).all(|(&(from, to), &extent)| from < to && to <= extent);
                     let sound = inside && span.len() == shape.len();
-                    if sound { Ok(BTreeMap::from([(*layer, span)])) } else { Err(format!("has no part {ranges:?}")) }
+                    if sound {
+                        Ok(BTreeMap::from([(*layer, span)]))
+                    } else {
+                        Err(LayerPartsError::OutsideResult { part: ranges.clone() })
+                    }
                 };
                 boxes.iter().map(one).collect::<Result<_, _>>().map_err(self.fail(*layer))
             }
@@ -147,7 +151,7 @@ impl Cutter<'_> {
                 let counts = [*images, *rows, *columns].map(|count| count.max(1) as usize);
                 let parts = counts.iter().try_fold(1usize, |all, &count| all.checked_mul(count));
                 let parts = parts.filter(|parts| parts.saturating_mul(leaves.len()) <= MOST);
-                let parts = parts.ok_or_else(|| format!("{counts:?} are more than {MOST} parts"))?;
+                let parts = parts.ok_or(PartsError::GridSize { counts, limit: MOST })?;
                 let part = |number: usize| {
                     let cell = |&layer| Ok((layer, self.cell(layer, counts, number).map_err(self.fail(layer))?));
                     leaves.iter().map(cell).collect()
@@ -158,7 +162,7 @@ impl Cutter<'_> {
     }
 
     /// Part `number` of a layer's result, cut into so many images, rows and columns; columns first.
-    fn cell(&self, layer: usize, counts: [usize; 3], mut number: usize) -> Result<Extent, String> {
+    fn cell(&self, layer: usize, counts: [usize; 3], mut number: usize) -> Result<Extent, LayerPartsError> {
         let shape = self.shape(self.graph.layers[layer].output);
         let mut span = whole(shape);
         // Axes from the end: columns stand before channels, rows before them; images first, where there are four axes.
@@ -167,10 +171,10 @@ impl Cutter<'_> {
             let at = number % count;
             number /= count;
             if count > 1 {
-                let axis = axis.ok_or_else(|| format!("has no {what} to cut"))?;
+                let axis = axis.ok_or(LayerPartsError::AxisMissing { axis: what })?;
                 let extent = shape[axis];
                 if extent < count {
-                    return Err(format!("has {extent} {what}, too few for {count} parts"));
+                    return Err(LayerPartsError::TooFewPositions { extent, axis: what, parts: count });
                 }
                 let start = |part: usize| part * extent / count;
                 span[axis] = (start(at), start(at + 1));
@@ -184,7 +188,7 @@ impl Cutter<'_> {
         &self,
         run: std::ops::RangeInclusive<usize>,
         leaves: &BTreeMap<usize, Extent>,
-    ) -> Result<BTreeMap<usize, Part>, String> {
+    ) -> Result<BTreeMap<usize, Part>, PartsError> {
         let mut needs: BTreeMap<usize, Part> = BTreeMap::new();
         for number in run.rev() {
             let layer = &self.graph.layers[number];
@@ -241,13 +245,13 @@ impl Cutter<'_> {
         number
     }
 
-    fn make(&mut self, op: &Op, operands: &[usize], layer: usize, piece: usize) -> Result<(), String> {
+    fn make(&mut self, op: &Op, operands: &[usize], layer: usize, piece: usize) -> Result<(), PartsError> {
         let ids: Vec<TensorId> = operands.iter().map(|&piece| TensorId::new(piece)).collect();
         self.made.push((op.with_operands(&ids), layer, piece));
         if self.room == 0 {
-            return Err(format!("parts have more than {REPEATED} times the elements of the graph"));
+            return Err(PartsError::ElementCount { factor: REPEATED });
         }
-        if self.made.len() > 4 * MOST { Err(format!("more than {} layers", 4 * MOST)) } else { Ok(()) }
+        if self.made.len() > 4 * MOST { Err(PartsError::LayerCount { limit: 4 * MOST }) } else { Ok(()) }
     }
 
     /// Where pieces begin along an axis, and none goes on from before.
@@ -273,15 +277,15 @@ impl Cutter<'_> {
     }
 
     /// Joins the pieces of a box at every straight cut between them.
-    fn join(&mut self, layer: usize, span: &[Span], pieces: Vec<usize>) -> Result<usize, String> {
+    fn join(&mut self, layer: usize, span: &[Span], pieces: Vec<usize>) -> Result<usize, LayerPartsError> {
         if let [only] = pieces[..] {
             let found = &self.pieces[only].span;
-            return if found == span { Ok(only) } else { Err(format!("has elements in no part, or in two: {span:?}")) };
+            return if found == span { Ok(only) } else { Err(LayerPartsError::Coverage { expected: span.to_vec() }) };
         }
         let (axis, mut starts) = (0..span.len())
             .map(|axis| (axis, self.straight(&pieces, axis)))
             .find(|(_, starts)| starts.len() > 1)
-            .ok_or_else(|| "has parts that no straight cut through all of the tensor tells apart".to_owned())?;
+            .ok_or(LayerPartsError::NoStraightCut)?;
         starts[0] = span[axis].0;
         let mut own: Vec<Vec<usize>> = vec![vec![]; starts.len()];
         for piece in pieces {

@@ -5,7 +5,7 @@ use tpuflow_ir::{Arithmetic, Epilogue, Graph, LinearTap, Op, Requant, Window};
 
 use super::reach::Stretch;
 use super::view::View;
-use super::{Span, extents};
+use super::{LayerPartsError, Span, extents};
 
 /// What `op` is for the box `span` of its result, which takes `taken` of its operands (`None`: nothing).
 pub(super) fn local(
@@ -14,7 +14,7 @@ pub(super) fn local(
     span: &[Span],
     result: &[Span],
     taken: &[Option<Vec<Stretch>>],
-) -> Result<Op, String> {
+) -> Result<Op, LayerPartsError> {
     let first = taken.first().and_then(Option::as_deref).unwrap_or_default();
     let last = span.last().copied().unwrap_or((0, 1));
     let mut own = op.clone();

@@ -6,6 +6,7 @@
 //! graph that comes out, every element is shown to be made by the original's operator from the same elements ([`proof`]).
 
 mod cut;
+mod error;
 mod local;
 mod names;
 mod proof;
@@ -16,6 +17,7 @@ mod view;
 
 use tpuflow_ir::{Graph, TensorId, Tiling};
 
+pub use error::{LayerPartsError, LayerProofError, PartsError, ProofError};
 pub(crate) use proof::proof;
 
 /// A range of an axis: from, to.
@@ -26,11 +28,14 @@ type Extent = Vec<Span>;
 pub type Claim = (TensorId, Extent);
 
 /// The graph in parts, once it is shown to compute `graph`, and by its tensors the boxes that they hold.
-pub(crate) fn proven(graph: &Graph, tilings: &[Tiling]) -> Result<(Graph, Vec<Claim>), String> {
+pub(crate) fn proven(graph: &Graph, tilings: &[Tiling]) -> Result<(Graph, Vec<Claim>), PartsError> {
     let (parts, claims) = cut::cut(graph, tilings)?;
     match parts.verify().into_iter().next() {
-        Some(broken) => Err(broken.to_string()),
-        None => proof(graph, &parts, &claims).map(|()| (parts, claims)),
+        Some(broken) => Err(broken.into()),
+        None => {
+            proof(graph, &parts, &claims)?;
+            Ok((parts, claims))
+        }
     }
 }
 

@@ -5,41 +5,50 @@
 //! every other layer, each element of its box must be made by the original's operator from the same elements: along every axis,
 //! position by position, tap by tap.
 
-use tpuflow_ir::op::{Average, FloatSlopes, Slopes};
+use tpuflow_ir::op::{FloatSlopes, Slopes};
 use tpuflow_ir::{Arithmetic, Epilogue, Graph, Layer, LinearTap, Op, Requant, TensorId, Window};
 
-use super::{Claim, Span};
+use super::error::LayerProofError as Reason;
+use super::{Claim, ProofError, Span};
 
-/// What is said of a part that is not one of the original's operator.
-const DIFFERS: &str = "computes something else";
-
-/// Shows that a tiled graph computes `graph`, or says what it does not.
-pub(crate) fn proof(graph: &Graph, parts: &Graph, claims: &[Claim]) -> Result<(), String> {
+/// Shows that a tiled graph computes `graph`.
+///
+/// # Errors
+/// The first tensor or layer of which that is not so.
+pub(crate) fn proof(graph: &Graph, parts: &Graph, claims: &[Claim]) -> Result<(), ProofError> {
     if claims.len() != parts.tensors.len() || claims.iter().any(|claim| claim.0.index() >= graph.tensors.len()) {
-        return Err("claims of other tensors".to_owned());
+        return Err(ProofError::Claims);
     }
     let proof = Proof { graph, parts, claims };
     proof.ports(&graph.inputs, &parts.inputs)?;
     for (id, tensor) in parts.tensors.iter().enumerate() {
-        let ((of, spans), name) = (&claims[id], &tensor.name);
+        let (of, spans) = &claims[id];
         let whole = graph.tensor(*of);
+        let names = || (tensor.name.clone(), whole.name.clone());
         let inside = spans.len() == whole.shape.len()
             && spans.iter().zip(&whole.shape).all(|(&(from, to), &extent)| from < to && to <= extent);
         let shape: Vec<usize> = spans.iter().map(|(from, to)| to - from).collect();
         let alike = (tensor.dtype, tensor.zero_point()) == (whole.dtype, whole.zero_point());
-        require(inside && shape == tensor.shape && alike, || format!("\"{name}\" is no box of \"{}\"", whole.name))?;
+        if !(inside && shape == tensor.shape && alike) {
+            let (tensor, original) = names();
+            return Err(ProofError::Box { tensor, original });
+        }
         if let Some(bytes) = &tensor.constant {
             let size = tensor.dtype.bytes();
-            let original = whole.constant.as_deref().ok_or_else(|| format!("\"{name}\" is a constant of none"))?;
+            let original = whole.constant.as_deref();
+            let original = original.ok_or_else(|| ProofError::ComputedOriginal { tensor: tensor.name.clone() })?;
             let same = (0..tensor.elements()).all(|element| {
                 let at = flat(&whole.shape, &place(spans, element)) * size;
                 bytes.get(element * size..(element + 1) * size) == original.get(at..at + size)
             });
-            require(same, || format!("constant \"{name}\" differs from \"{}\"", whole.name))?;
+            if !same {
+                let (tensor, original) = names();
+                return Err(ProofError::Constant { tensor, original });
+            }
         }
     }
     for layer in &parts.layers {
-        proof.layer(layer).map_err(|reason| format!("layer \"{}\": {reason}", layer.name))?;
+        proof.layer(layer).map_err(|reason| ProofError::Layer { layer: layer.name.clone(), reason })?;
     }
     proof.ports(&graph.outputs, &parts.outputs)
 }
@@ -56,26 +65,26 @@ impl Proof<'_> {
     }
 
     /// Inputs or outputs: the same tensors, whole.
-    fn ports(&self, original: &[TensorId], found: &[TensorId]) -> Result<(), String> {
+    fn ports(&self, original: &[TensorId], found: &[TensorId]) -> Result<(), ProofError> {
         let same = original.len() == found.len()
             && original.iter().zip(found).all(|(&a, &b)| {
                 let (whole, part) = (self.graph.tensor(a), self.parts.tensor(b));
                 self.claim(b) == &(a, spans(&whole.shape)) && (&whole.name, &whole.quant) == (&part.name, &part.quant)
             });
-        require(same, || "inputs or outputs differ".to_owned())
+        if same { Ok(()) } else { Err(ProofError::Ports) }
     }
 
-    fn layer(&self, layer: &Layer) -> Result<(), String> {
+    fn layer(&self, layer: &Layer) -> Result<(), Reason> {
         let (of, out) = self.claim(layer.output);
         let operands: Vec<&Claim> = layer.op.operands().into_iter().map(|id| self.claim(id)).collect();
         if operands.iter().all(|claim| claim.0 == *of) {
             return self.carried(&layer.op, &operands, out);
         }
-        let made = self.graph.layers.iter().find(|made| made.output == *of).ok_or("makes what no layer does")?;
+        let made = self.graph.layers.iter().find(|made| made.output == *of).ok_or(Reason::NoOriginal)?;
         let ids = made.op.operands();
         // A concatenation may do with some of its operands, in their order.
         let named = operands.len() == ids.len() && operands.iter().zip(&ids).all(|(claim, id)| claim.0 == *id);
-        require(named || matches!(made.op, Op::Concat { .. }), || "has other operands".to_owned())?;
+        require(named || matches!(made.op, Op::Concat { .. }), Reason::Operands)?;
         let spans: Vec<&[Span]> = operands.iter().map(|claim| claim.1.as_slice()).collect();
         self.computed(&made.op, &layer.op, &operands, &spans, out)
     }
@@ -85,10 +94,10 @@ impl Proof<'_> {
     }
 
     /// Boxes of one tensor cut out or joined.
-    fn carried(&self, op: &Op, operands: &[&Claim], out: &[Span]) -> Result<(), String> {
+    fn carried(&self, op: &Op, operands: &[&Claim], out: &[Span]) -> Result<(), Reason> {
         match op {
             Op::Rearrange { dims, strides, offset, .. } => {
-                let [(_, from)] = operands else { return Err("cuts several boxes".to_owned()) };
+                let [(_, from)] = operands else { return Err(Reason::SliceOperands) };
                 let shape: Vec<usize> = from.iter().map(|(a, b)| b - a).collect();
                 let extents: Vec<u32> = out.iter().map(|(a, b)| (b - a) as u32).collect();
                 let start: Option<Vec<usize>> = out.iter().zip(from).map(|(o, f)| o.0.checked_sub(f.0)).collect();
@@ -96,56 +105,91 @@ impl Proof<'_> {
                 let steps: Vec<i64> =
                     (0..shape.len()).map(|axis| shape[axis + 1..].iter().product::<usize>() as i64).collect();
                 let cut = start.is_some_and(|start| flat(&shape, &start) as i64 == *offset);
-                require(inside && cut && *dims == extents && *strides == steps, || "cuts another box".to_owned())
+                require(inside && cut && *dims == extents && *strides == steps, Reason::SliceBox)
             }
             Op::Concat { axis, requants, .. } => {
                 let axis = *axis as usize;
-                let mut at = out.get(axis).ok_or("joins along no axis")?.0;
+                let mut at = out.get(axis).ok_or(Reason::ConcatAxis)?.0;
                 for (_, part) in operands {
                     let same = part.len() == out.len() && (0..out.len()).all(|a| a == axis || part[a] == out[a]);
-                    require(same && part[axis].0 == at, || "joins boxes that do not meet".to_owned())?;
+                    require(same && part[axis].0 == at, Reason::ConcatGap)?;
                     at = part[axis].1;
                 }
-                require(at == out[axis].1 && requants.iter().all(Option::is_none), || "joins less".to_owned())
+                require(at == out[axis].1 && requants.iter().all(Option::is_none), Reason::ConcatEnd)
             }
-            _ => Err("computes a tensor from itself".to_owned()),
+            _ => Err(Reason::SameTensor),
         }
     }
 
     /// Whether `own` makes the box `out` of what `op` makes, from the boxes `from` of its operands.
-    fn computed(&self, op: &Op, own: &Op, operands: &[&Claim], from: &[&[Span]], out: &[Span]) -> Result<(), String> {
-        let differs = || DIFFERS.to_owned();
-        let agree = |holds: bool| require(holds, differs);
+    fn computed(&self, op: &Op, own: &Op, operands: &[&Claim], from: &[&[Span]], out: &[Span]) -> Result<(), Reason> {
         let whole = |id: TensorId, span: &[Span]| self.is_whole(id, span);
+        let same_attributes = || own.with_operands(&op.operands()) == *op;
         match (op, own) {
             (Op::Conv { .. }, Op::Conv { .. }) => self.convolved(op, own, from, out),
             (Op::MatMul { .. }, Op::MatMul { .. }) => self.multiplied(op, own, from, out),
             (Op::MaxPool { input, window }, Op::MaxPool { window: w, .. }) => {
-                agree(from[0][3] == out[3])?;
+                elements(from[0][3] == out[3])?;
                 self.under(*input, window, w, from[0], out, None)
             }
             (
                 Op::AveragePool { input, window, beyond, count_include_pad, average },
                 Op::AveragePool { window: w, beyond: b, count_include_pad: c, average: a, .. },
             ) => {
-                agree(from[0][3] == out[3] && count_include_pad == c && averages(average, a))?;
+                attributes(count_include_pad == c && average == a)?;
+                elements(from[0][3] == out[3])?;
                 self.under(*input, window, w, from[0], out, Some((*beyond, *b)))
             }
             (Op::PRelu { slopes, .. }, Op::PRelu { slopes: own, .. }) => {
-                agree(from[0] == out && inclines(slopes, own, *out.last().unwrap_or(&(0, 1))))
+                elements(from[0] == out)?;
+                channel_parameters(inclines(slopes, own, *out.last().unwrap_or(&(0, 1))))
             }
+            (Op::ArgMax { input, .. }, Op::ArgMax { .. }) => {
+                let lead = self.shape(*input).len() - 1;
+                let last = from[0][lead] == spans(self.shape(*input))[lead];
+                attributes(same_attributes())?;
+                elements(last && from[0][..lead] == out[..lead])
+            }
+            (Op::Reduce { input, axes, .. }, Op::Reduce { .. }) => {
+                attributes(same_attributes())?;
+                elements(self.reduced(*input, axes, from[0], out))
+            }
+            (Op::LayerNorm { input, gamma, beta, .. }, Op::LayerNorm { .. }) => {
+                let last = out.last() == spans(self.shape(*input)).last();
+                let constants = whole(*gamma, from[1]) && whole(*beta, from[2]);
+                attributes(same_attributes())?;
+                elements(last && from[0] == out && constants)
+            }
+            (Op::Softmax { input, .. }, Op::Softmax { .. }) => {
+                elements(out.last() == spans(self.shape(*input)).last())?;
+                self.pointwise(op, own, from, out)
+            }
+            (Op::Unary { .. } | Op::Rescale { .. } | Op::Quantize { .. } | Op::Dequantize { .. }, _) => {
+                let tables = from[1..].iter().zip(&op.operands()[1..]).all(|(span, &id)| whole(id, span));
+                attributes(same_attributes())?;
+                elements(from[0] == out && tables)
+            }
+            (Op::Binary { .. } | Op::Select { .. }, _) => self.pointwise(op, own, from, out),
+            _ => self.rearranged(op, own, operands, from, out),
+        }
+    }
+
+    /// As [`Self::computed`], of operators whose elements are read at positions that the operator states.
+    fn rearranged(&self, op: &Op, own: &Op, operands: &[&Claim], from: &[&[Span]], out: &[Span]) -> Result<(), Reason> {
+        match (op, own) {
             (Op::ResizeLinear { rows, columns, .. }, Op::ResizeLinear { rows: r, columns: c, .. }) => {
-                let [n, y, x, depth] = from[0] else { return Err(differs()) };
+                let [n, y, x, depth] = from[0] else { return Err(Reason::Elements) };
                 let rows = same_taps(rows, r, out[1], *y);
-                agree((*n, *depth) == (out[0], out[3]) && rows && same_taps(columns, c, out[2], *x))
+                elements((*n, *depth) == (out[0], out[3]) && rows && same_taps(columns, c, out[2], *x))
             }
             (Op::Concat { inputs, axis, requants }, Op::Concat { axis: own_axis, requants: own_requants, .. }) => {
-                agree(axis == own_axis)?;
+                attributes(axis == own_axis)?;
                 self.joined((inputs, *axis as usize, requants), (operands, own_requants), out)
             }
             (Op::Pad { input, before, mode, .. }, Op::Pad { before: own, mode: own_mode, .. }) => {
                 let shape = self.shape(*input);
-                agree(mode == own_mode && same_padding((shape, before), (from[0], own), out))
+                attributes(mode == own_mode)?;
+                elements(same_padding((shape, before), (from[0], own), out))
             }
             (Op::Gather { axis, indices, .. }, Op::Gather { axis: own_axis, indices: own, .. }) => {
                 let along = *axis as usize;
@@ -156,54 +200,34 @@ impl Proof<'_> {
                         .zip(&indices[picks])
                         .all(|(own, index)| *own as usize + from[0][along].0 == *index as usize);
                 let others = (0..out.len()).all(|other| other == along || from[0][other] == out[other]);
-                agree(axis == own_axis && same && others)
+                attributes(axis == own_axis)?;
+                elements(same && others)
             }
-            (Op::InsertZeros { stride, .. }, Op::InsertZeros { stride: own, .. }) => agree(
-                stride == own && same_zeros(*stride, from[0], out) && (from[0][0], from[0][3]) == (out[0], out[3]),
-            ),
+            (Op::InsertZeros { stride, .. }, Op::InsertZeros { stride: own, .. }) => {
+                attributes(stride == own)?;
+                elements(same_zeros(*stride, from[0], out) && (from[0][0], from[0][3]) == (out[0], out[3]))
+            }
             (Op::Rearrange { .. }, Op::Rearrange { dims: d, strides: s, offset: o, .. }) => {
                 self.viewed(op, (d, s, *o), from[0], out)
             }
-            (Op::ArgMax { input, .. }, Op::ArgMax { .. }) => {
-                let lead = self.shape(*input).len() - 1;
-                let last = from[0][lead] == spans(self.shape(*input))[lead];
-                agree(own.with_operands(&op.operands()) == *op && last && from[0][..lead] == out[..lead])
-            }
-            (Op::Reduce { input, axes, .. }, Op::Reduce { .. }) => {
-                agree(own.with_operands(&op.operands()) == *op && self.reduced(*input, axes, from[0], out))
-            }
             (Op::Embedding { table, .. }, Op::Embedding { .. }) => {
                 let lead = out.len() - 1;
-                agree(whole(*table, from[0]) && *from[1] == out[..lead] && out[lead] == spans(self.shape(*table))[1])
+                let row = out[lead] == spans(self.shape(*table))[1];
+                elements(self.is_whole(*table, from[0]) && *from[1] == out[..lead] && row)
             }
-            (Op::LayerNorm { input, gamma, beta, .. }, Op::LayerNorm { .. }) => {
-                let last = out.last() == spans(self.shape(*input)).last();
-                let constants = whole(*gamma, from[1]) && whole(*beta, from[2]);
-                agree(own.with_operands(&op.operands()) == *op && last && from[0] == out && constants)
-            }
-            (Op::Softmax { input, .. }, Op::Softmax { .. }) => {
-                agree(out.last() == spans(self.shape(*input)).last())?;
-                self.pointwise(op, own, from, out)
-            }
-            (Op::Unary { .. } | Op::Rescale { .. } | Op::Quantize { .. } | Op::Dequantize { .. }, _) => {
-                let tables = from[1..].iter().zip(&op.operands()[1..]).all(|(span, &id)| whole(id, span));
-                agree(own.with_operands(&op.operands()) == *op && from[0] == out && tables)
-            }
-            (Op::Binary { .. } | Op::Select { .. }, _) => self.pointwise(op, own, from, out),
-            _ => Err(differs()),
+            _ => Err(Reason::Operator),
         }
     }
 
     /// Some channels of a convolution read the filters and the groups of theirs.
-    fn convolved(&self, op: &Op, own: &Op, from: &[&[Span]], out: &[Span]) -> Result<(), String> {
+    fn convolved(&self, op: &Op, own: &Op, from: &[&[Span]], out: &[Span]) -> Result<(), Reason> {
         let (
             Op::Conv { input, weights, window, groups, epilogue, .. },
             Op::Conv { window: w, groups: g, epilogue: e, .. },
         ) = (op, own)
         else {
-            return Err(DIFFERS.to_owned());
+            return Err(Reason::Operator);
         };
-        let agree = |holds: bool| require(holds, || DIFFERS.to_owned());
         let shape = self.shape(*weights);
         let (depth, channels) = (shape[3], out[3]);
         let (wide, narrow) = (shape[0] / *groups as usize, (channels.1 - channels.0) / *g as usize);
@@ -213,29 +237,27 @@ impl Proof<'_> {
         });
         let mut rows = spans(shape);
         rows[0] = channels;
-        agree(reads && from[1] == rows.as_slice() && *from[2] == [channels])?;
-        agree(from[3..].iter().zip(&op.operands()[3..]).all(|(span, &id)| self.is_whole(id, span)))?;
-        agree(finishes(epilogue, e, channels))?;
+        elements(reads && from[1] == rows.as_slice() && *from[2] == [channels])?;
+        elements(from[3..].iter().zip(&op.operands()[3..]).all(|(span, &id)| self.is_whole(id, span)))?;
+        channel_parameters(finishes(epilogue, e, channels))?;
         self.under(*input, window, w, from[0], out, None)
     }
 
     /// Rows and columns of a product read all of the axis it sums over.
-    fn multiplied(&self, op: &Op, own: &Op, from: &[&[Span]], out: &[Span]) -> Result<(), String> {
+    fn multiplied(&self, op: &Op, own: &Op, from: &[&[Span]], out: &[Span]) -> Result<(), Reason> {
         let (Op::MatMul { a, b, epilogue, bias }, Op::MatMul { epilogue: e, .. }) = (op, own) else {
-            return Err(DIFFERS.to_owned());
+            return Err(Reason::Operator);
         };
-        let differs = || DIFFERS.to_owned();
-        let agree = |holds: bool| require(holds, differs);
         let (rank, right) = (out.len(), self.shape(*b).len());
-        let columns = *out.last().ok_or_else(differs)?;
-        agree(from[0][..rank - 1] == out[..rank - 1] && from[0][rank - 1] == spans(self.shape(*a))[rank - 1])?;
+        let columns = *out.last().ok_or(Reason::Elements)?;
+        elements(from[0][..rank - 1] == out[..rank - 1] && from[0][rank - 1] == spans(self.shape(*a))[rank - 1])?;
         let (k, n) = (from[1][right - 2], from[1][right - 1]);
-        agree(k == spans(self.shape(*b))[right - 2] && n == columns)?;
-        agree(right == 2 || from[1][..right - 2] == out[..right - 2])?;
-        agree(bias.is_none() || *from[2] == [columns])?;
+        elements(k == spans(self.shape(*b))[right - 2] && n == columns)?;
+        elements(right == 2 || from[1][..right - 2] == out[..right - 2])?;
+        elements(bias.is_none() || *from[2] == [columns])?;
         let tables = 2 + usize::from(bias.is_some());
-        agree(from[tables..].iter().zip(&op.operands()[tables..]).all(|(span, &id)| self.is_whole(id, span)))?;
-        agree(finishes(epilogue, e, columns))
+        elements(from[tables..].iter().zip(&op.operands()[tables..]).all(|(span, &id)| self.is_whole(id, span)))?;
+        channel_parameters(finishes(epilogue, e, columns))
     }
 
     /// Position by position along the axis, an operand joined is the one of the whole, and rescaled as that is.
@@ -244,8 +266,7 @@ impl Proof<'_> {
         (inputs, along, requants): (&[TensorId], usize, &[Option<Requant>]),
         (operands, own_requants): (&[&Claim], &[Option<Requant>]),
         out: &[Span],
-    ) -> Result<(), String> {
-        let agree = |holds: bool| require(holds, || DIFFERS.to_owned());
+    ) -> Result<(), Reason> {
         // By position, the operand, the position in it, and what becomes of it.
         let mut all: Vec<(TensorId, usize, &Option<Requant>)> = Vec::new();
         for (&id, requant) in inputs.iter().zip(requants) {
@@ -254,21 +275,20 @@ impl Proof<'_> {
         let mut found: Vec<(TensorId, usize, &Option<Requant>)> = Vec::new();
         for ((id, part), requant) in operands.iter().copied().zip(own_requants) {
             let same = (0..out.len()).all(|other| other == along || part[other] == out[other]);
-            agree(same)?;
+            elements(same)?;
             found.extend((part[along].0..part[along].1).map(|position| (*id, position, requant)));
         }
-        agree(all.get(out[along].0..out[along].1) == Some(&found[..]))
+        elements(all.get(out[along].0..out[along].1) == Some(&found[..]))
     }
 
     /// Element by element, a view takes what the whole view takes.
-    fn viewed(&self, op: &Op, (d, s, o): (&[u32], &[i64], i64), from: &[Span], out: &[Span]) -> Result<(), String> {
-        let Op::Rearrange { input, dims, strides, offset } = op else { return Err(DIFFERS.to_owned()) };
-        let agree = |holds: bool| require(holds, || DIFFERS.to_owned());
+    fn viewed(&self, op: &Op, (d, s, o): (&[u32], &[i64], i64), from: &[Span], out: &[Span]) -> Result<(), Reason> {
+        let Op::Rearrange { input, dims, strides, offset } = op else { return Err(Reason::Operator) };
         let (shape, result) = (self.shape(*input), spans_of(out));
         let near: Vec<usize> = spans_of(from);
         let whole: Vec<usize> =
             self.graph.layers.iter().find(|l| l.op == *op).map_or_else(Vec::new, |l| self.shape(l.output).to_vec());
-        agree((0..result.iter().product()).all(|element| {
+        elements((0..result.iter().product()).all(|element| {
             let source = strided(flat(&whole, &place(out, element)), dims, strides, *offset);
             let own = strided(element, d, s, o);
             let own = usize::try_from(own).ok().filter(|&own| own < near.iter().product());
@@ -295,7 +315,7 @@ impl Proof<'_> {
     }
 
     /// Element by element; extents of one serve all.
-    fn pointwise(&self, op: &Op, own: &Op, from: &[&[Span]], out: &[Span]) -> Result<(), String> {
+    fn pointwise(&self, op: &Op, own: &Op, from: &[&[Span]], out: &[Span]) -> Result<(), Reason> {
         let ids = op.operands();
         let fits = |(&id, span): (&TensorId, &&[Span])| {
             let shape = self.shape(id);
@@ -305,8 +325,8 @@ impl Proof<'_> {
                 .enumerate()
                 .all(|(axis, &extent)| span[axis] == if extent == 1 { (0, 1) } else { out[lead + axis] })
         };
-        let same = own.with_operands(&ids) == *op && ids.iter().zip(from).all(fits);
-        require(same, || "takes other elements".to_owned())
+        attributes(own.with_operands(&ids) == *op)?;
+        elements(ids.iter().zip(from).all(fits))
     }
 
     /// Every tap of every window of the box sees the same cell as in the original, or padding of the same kind.
@@ -318,10 +338,10 @@ impl Proof<'_> {
         from: &[Span],
         out: &[Span],
         beyond: Option<([u32; 2], [u32; 2])>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Reason> {
         let alike = (window.kernel, window.stride, window.dilation) == (own.kernel, own.stride, own.dilation)
             && from[0] == out[0];
-        require(alike, || "has another window".to_owned())?;
+        require(alike, Reason::Window)?;
         for axis in 0..2 {
             let (size, near) = (self.shape(input)[axis + 1] as i64, (from[axis + 1].1 - from[axis + 1].0) as i64);
             let (over, own_over) = beyond.map_or((0, 0), |(a, b)| (i64::from(a[axis]), i64::from(b[axis])));
@@ -338,7 +358,7 @@ impl Proof<'_> {
                     let (inside, seen) = ((0..size).contains(&cell), (0..near).contains(&local));
                     let same = if inside { seen && local + from[axis + 1].0 as i64 == cell } else { !seen };
                     // Cells beyond the declared padding never count.
-                    require(same && (cell < end) == (local < own_end), || "sees other cells".to_owned())?;
+                    require(same && (cell < end) == (local < own_end), Reason::Cells)?;
                 }
             }
         }
@@ -346,8 +366,20 @@ impl Proof<'_> {
     }
 }
 
-fn require(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(otherwise()) }
+fn require(holds: bool, otherwise: Reason) -> Result<(), Reason> {
+    if holds { Ok(()) } else { Err(otherwise) }
+}
+
+fn attributes(same: bool) -> Result<(), Reason> {
+    require(same, Reason::Attributes)
+}
+
+fn channel_parameters(same: bool) -> Result<(), Reason> {
+    require(same, Reason::ChannelParameters)
+}
+
+fn elements(same: bool) -> Result<(), Reason> {
+    require(same, Reason::Elements)
 }
 
 fn spans(shape: &[usize]) -> Vec<Span> {
@@ -396,10 +428,6 @@ fn finishes(whole: &Arithmetic<Epilogue>, own: &Arithmetic<Epilogue>, columns: S
         (Arithmetic::Float(a), Arithmetic::Float(b)) => a == b,
         _ => false,
     }
-}
-
-fn averages<F: PartialEq>(whole: &Arithmetic<Average, F>, own: &Arithmetic<Average, F>) -> bool {
-    whole == own
 }
 
 /// The same slopes for some channels.

@@ -7,7 +7,7 @@
 use tpuflow_ir::{Graph, Layer, LinearTap, Op, PadMode, TensorId, Window};
 
 use super::view::View;
-use super::{Extent, Span, whole};
+use super::{Extent, LayerPartsError, Span, whole};
 
 /// First and last cell that something takes.
 type Cells = Option<(i64, i64)>;
@@ -99,18 +99,18 @@ fn broadcast<'a>(shape: &[usize], rank: usize) -> Vec<Reads<'a>> {
     shape.iter().enumerate().map(axis).collect()
 }
 
-fn image(shape: &[usize]) -> Result<[usize; 4], String> {
-    shape.try_into().map_err(|_| "works on no image".to_owned())
+fn image(shape: &[usize]) -> Result<[usize; 4], LayerPartsError> {
+    shape.try_into().map_err(|_| LayerPartsError::ImageExpected)
 }
 
 impl<'a> Reach<'a> {
-    pub(super) fn of(graph: &'a Graph, layer: &'a Layer) -> Result<Self, String> {
+    pub(super) fn of(graph: &'a Graph, layer: &'a Layer) -> Result<Self, LayerPartsError> {
         let ids = layer.op.operands();
         let extents: Vec<Vec<usize>> = ids.iter().map(|&id| graph.tensor(id).shape.clone()).collect();
         let result = &graph.tensor(layer.output).shape;
         let (shape, mut operands) = axes(&layer.op, &extents, result)?;
         if shape != *result {
-            return Err(format!("keeps its result in another shape, {result:?}"));
+            return Err(LayerPartsError::ResultShape { found: result.clone() });
         }
         // Tables, slopes and the like are taken whole.
         for shape in &extents[operands.len()..] {
@@ -121,13 +121,13 @@ impl<'a> Reach<'a> {
     }
 
     /// The smallest box around `wanted` whose elements an operator of this kind can make by themselves.
-    pub(super) fn grown(&self, wanted: &[Span]) -> Result<Extent, String> {
+    pub(super) fn grown(&self, wanted: &[Span]) -> Result<Extent, LayerPartsError> {
         let mut grown = wanted.to_vec();
         for (axis, (from, to)) in grown.iter_mut().enumerate() {
             match self.cuts[axis] {
                 Cut::Anywhere => {}
                 Cut::Nowhere if (*from, *to) == (0, self.shape[axis]) => {}
-                Cut::Nowhere => return Err("needs all channels of a pixel".to_owned()),
+                Cut::Nowhere => return Err(LayerPartsError::AllChannels),
                 Cut::Blocks(size) => {
                     while !from.is_multiple_of(size) {
                         *from -= 1;
@@ -168,20 +168,26 @@ impl<'a> Reach<'a> {
 }
 
 /// The shape of what an operator makes, and by operand and axis what it takes; operands left out are taken whole.
-fn axes<'a>(op: &'a Op, extents: &[Vec<usize>], result: &[usize]) -> Result<(Vec<usize>, Vec<Vec<Reads<'a>>>), String> {
-    let first = extents.first().ok_or("has no operand")?.clone();
+fn axes<'a>(
+    op: &'a Op,
+    extents: &[Vec<usize>],
+    result: &[usize],
+) -> Result<(Vec<usize>, Vec<Vec<Reads<'a>>>), LayerPartsError> {
+    let first = extents.first().ok_or(LayerPartsError::OperandMissing)?.clone();
     let rank = result.len();
     Ok(match op {
         Op::Conv { window: w, groups, .. } => convolution(w, *groups as usize, extents)?,
         Op::MaxPool { window: w, .. } | Op::AveragePool { window: w, .. } => {
             let [n, height, width, depth] = image(&first)?;
-            let [y, x] = w.output(height, width).ok_or("has a window larger than its operand")?;
+            let [y, x] = w.output(height, width).ok_or(LayerPartsError::WindowSize)?;
             (vec![n, y, x, depth], vec![vec![same(0), window(w, 0), window(w, 1), same(3)]])
         }
         Op::MatMul { bias, .. } => product(&first, &extents[1], bias.is_some())?,
         Op::Binary { .. } | Op::Select { .. } | Op::Softmax { .. } => {
             let all = extents.iter().try_fold(vec![], |all, shape| tpuflow_ir::shape::broadcast(&all, shape));
-            let all = all.filter(|all| all == result).ok_or_else(|| format!("gives another shape, {result:?}"))?;
+            let all = all
+                .filter(|all| all == result)
+                .ok_or_else(|| LayerPartsError::BroadcastShape { found: result.to_vec() })?;
             (all, extents.iter().map(|shape| broadcast(shape, rank)).collect())
         }
         Op::Unary { .. }
@@ -194,7 +200,9 @@ fn axes<'a>(op: &'a Op, extents: &[Vec<usize>], result: &[usize]) -> Result<(Vec
             (first, vec![reads])
         }
         Op::Reduce { axes, .. } => reduced(&first, &axes.iter().map(|&axis| axis as usize).collect::<Vec<_>>(), rank),
-        Op::ArgMax { .. } => reduced(&first, &[first.len().checked_sub(1).ok_or("reads a scalar")?], rank),
+        Op::ArgMax { .. } => {
+            reduced(&first, &[first.len().checked_sub(1).ok_or(LayerPartsError::ScalarOperand)?], rank)
+        }
         Op::Embedding { .. } => {
             let indices = &extents[1];
             let shape = indices.iter().chain(first.last()).copied().collect();
@@ -236,9 +244,9 @@ fn convolution<'a>(
     w: &'a Window,
     groups: usize,
     extents: &[Vec<usize>],
-) -> Result<(Vec<usize>, Vec<Vec<Reads<'a>>>), String> {
+) -> Result<(Vec<usize>, Vec<Vec<Reads<'a>>>), LayerPartsError> {
     let ([n, height, width, _], [out, _, _, depth]) = (image(&extents[0])?, image(&extents[1])?);
-    let [y, x] = w.output(height, width).ok_or("has a window larger than its operand")?;
+    let [y, x] = w.output(height, width).ok_or(LayerPartsError::WindowSize)?;
     let own = out / groups;
     let channels = along(3, move |channel| {
         let group = channel / own;
@@ -249,11 +257,11 @@ fn convolution<'a>(
 }
 
 /// Operands one behind the other along an axis.
-fn joined<'a>(extents: &[Vec<usize>], axis: usize) -> Result<(Vec<usize>, Vec<Vec<Reads<'a>>>), String> {
+fn joined<'a>(extents: &[Vec<usize>], axis: usize) -> Result<(Vec<usize>, Vec<Vec<Reads<'a>>>), LayerPartsError> {
     let (mut start, mut operands) = (0, Vec::new());
     for shape in extents {
         let mut reads = each(shape);
-        *reads.get_mut(axis).ok_or("joins along no axis")? = moved(axis, -(start as i64));
+        *reads.get_mut(axis).ok_or(LayerPartsError::ConcatAxis)? = moved(axis, -(start as i64));
         start += shape[axis];
         operands.push(reads);
     }
@@ -267,9 +275,9 @@ fn padded<'a>(
     first: &[usize],
     [before, after]: [&'a [u32]; 2],
     mode: PadMode,
-) -> Result<(Vec<usize>, Vec<Vec<Reads<'a>>>), String> {
+) -> Result<(Vec<usize>, Vec<Vec<Reads<'a>>>), LayerPartsError> {
     if !matches!(mode, PadMode::Constant(_) | PadMode::Value(_)) {
-        return Err("mirrors or repeats its edges".to_owned());
+        return Err(LayerPartsError::PadMode);
     }
     let pads = before.iter().zip(after).map(|(&before, &after)| (before + after) as usize);
     let shape = first.iter().zip(pads).map(|(extent, pads)| extent + pads).collect();
@@ -283,8 +291,8 @@ fn each<'a>(shape: &[usize]) -> Vec<Reads<'a>> {
 }
 
 /// Of `a` all of a row; of `b` all of a column, and the matrix of the same number where there are several.
-fn product<'a>(a: &[usize], b: &[usize], bias: bool) -> Result<(Vec<usize>, Vec<Vec<Reads<'a>>>), String> {
-    let ([lead @ .., _], [others @ .., _, columns]) = (a, b) else { return Err("multiplies no matrices".to_owned()) };
+fn product<'a>(a: &[usize], b: &[usize], bias: bool) -> Result<(Vec<usize>, Vec<Vec<Reads<'a>>>), LayerPartsError> {
+    let ([lead @ .., _], [others @ .., _, columns]) = (a, b) else { return Err(LayerPartsError::MatricesExpected) };
     let last = lead.len();
     let mut left: Vec<Reads> = (0..last).map(same).collect();
     left.push(Reads::All);
@@ -311,7 +319,7 @@ fn reduced<'a>(shape: &[usize], axes: &[usize], rank: usize) -> (Vec<usize>, Vec
 }
 
 /// Where the result of an operator can be cut, by axis.
-fn cuts(op: &Op, extents: &[Vec<usize>], shape: &[usize]) -> Result<Vec<Cut>, String> {
+fn cuts(op: &Op, extents: &[Vec<usize>], shape: &[usize]) -> Result<Vec<Cut>, LayerPartsError> {
     let mut cuts = vec![Cut::Anywhere; shape.len()];
     let last = shape.len().checked_sub(1);
     match op {
@@ -345,14 +353,14 @@ pub(super) struct Part {
 
 impl Part {
     /// The part of `layer` that makes `wanted`, and more where its operator can do no less.
-    pub(super) fn of(graph: &Graph, layer: &Layer, wanted: &[Span]) -> Result<Self, String> {
+    pub(super) fn of(graph: &Graph, layer: &Layer, wanted: &[Span]) -> Result<Self, LayerPartsError> {
         let reach = Reach::of(graph, layer)?;
         let span = reach.grown(wanted)?;
         let (mut takes, mut stretches) = (Vec::new(), Vec::new());
         for (operand, id) in layer.op.operands().into_iter().enumerate() {
             let taken = reach.taken(operand, &span);
             if taken.is_none() && !matches!(layer.op, Op::Concat { .. }) {
-                return Err("would see nothing but padding in one part".to_owned());
+                return Err(LayerPartsError::OnlyPadding);
             }
             takes.extend(taken.iter().map(|axes| (id, axes.iter().map(|axis| axis.cells).collect())));
             stretches.push(taken);

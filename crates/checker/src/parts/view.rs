@@ -1,7 +1,7 @@
 //! Strided views by axes of their result.
 
-use super::Span;
 use super::reach::Reads;
+use super::{LayerPartsError, Span};
 
 /// A loop that stays within an axis of the result.
 #[derive(Clone, Copy, Debug)]
@@ -28,25 +28,25 @@ fn borders(extents: &[usize]) -> Vec<usize> {
 }
 
 impl View {
-    pub(super) fn new(dims: &[u32], strides: &[i64], offset: i64, result: &[usize]) -> Result<Self, String> {
+    pub(super) fn new(dims: &[u32], strides: &[i64], offset: i64, result: &[usize]) -> Result<Self, LayerPartsError> {
         let dims: Vec<usize> = dims.iter().map(|&extent| extent as usize).collect();
         let (of_dims, of_axes) = (borders(&dims), borders(result));
         let mut all: Vec<usize> = of_dims.iter().chain(&of_axes).copied().collect();
         all.sort_unstable();
         all.dedup();
         if of_dims[0] != of_axes[0] || all[0] == 0 {
-            return Err("moves another number of elements".to_owned());
+            return Err(LayerPartsError::ViewSize);
         }
         let mut loops = Vec::new();
         for pair in all.windows(2).rev() {
             let (inner, outer) = (pair[0], pair[1]);
             if !outer.is_multiple_of(inner) {
-                return Err("moves elements across the parts".to_owned());
+                return Err(LayerPartsError::ViewAcrossAxes);
             }
             // Which loop of each this stretch of numbers lies in: begins below, ends beyond.
             let within = |borders: &[usize]| borders.windows(2).position(|b| b[1] <= inner && outer <= b[0]);
             let (Some(dim), Some(axis)) = (within(&of_dims), within(&of_axes)) else {
-                return Err("moves elements across the parts".to_owned());
+                return Err(LayerPartsError::ViewAcrossAxes);
             };
             loops.push(Loop {
                 axis,
