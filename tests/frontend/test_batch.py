@@ -18,7 +18,7 @@ from tpuflow.errors import ModelError
 from tpuflow.execution.levels import GraphLevel, graph_level, run_samples
 from tpuflow.execution.simulation import simulate
 from tpuflow.frontend import FloatModel, generate_samples, load, run_float
-from tpuflow.frontend.batch import rebatched
+from tpuflow.frontend.batch import change_batch
 from tpuflow.frontend.values import shape_of
 from tpuflow.io.samples import Samples
 from tpuflow.lowering import lower
@@ -111,7 +111,7 @@ def samples_of(model: FloatModel, count: int) -> dict[str, Any]:
 @pytest.mark.feature("IMP-25")
 def test_a_batch_equals_its_samples(model: onnx.ModelProto, batch: int) -> None:
     one = ir.from_proto(model)
-    many = rebatched(one, "model", batch)
+    many = change_batch(one, "model", batch)
     size, *rest = shape_of(one.graph.inputs[0]) or ()
     assert shape_of(many.graph.inputs[0]) == (batch, *rest)
     x = array(batch, *rest)

@@ -11,7 +11,7 @@ from onnxscript.optimizer import _constant_folding
 from frontend.graphs import Node, array, graph, integers
 from models.make_models import MODELS, random_model
 from tpuflow.frontend import folding, load
-from tpuflow.frontend.folding import SIMPLIFIED, is_settled
+from tpuflow.frontend.folding import SIMPLIFIED, is_fully_folded
 
 
 def test_every_operator_that_is_simplified_is_known() -> None:
@@ -32,9 +32,9 @@ def test_random_settled_networks_stay_as_they_are(seed: int) -> None:
 
 
 def _unchanged(model: ir.Model) -> None:
-    if is_settled(model):
+    if is_fully_folded(model):
         before = str(model)
-        assert not folding._folded(model)
+        assert not folding._fold_once(model)
         assert str(model) == before
 
 
@@ -60,5 +60,5 @@ def test_what_is_settled(nodes: list[Node], settled: bool) -> None:  # noqa: FBT
     made = graph(nodes, {"x": [2, 3]}, ["y"], kept)
     model = ir.from_proto(made)
     ir.passes.common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
-    assert is_settled(model) == settled
+    assert is_fully_folded(model) == settled
     _unchanged(model)

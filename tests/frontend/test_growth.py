@@ -95,7 +95,7 @@ def test_layers_that_repeat_are_inferred_once(monkeypatch: pytest.MonkeyPatch) -
         return infer(node, version)
 
     monkeypatch.setattr(inference, "_infer", counting)
-    monkeypatch.setattr(inference, "_kept", {})
+    monkeypatch.setattr(inference, "_cache", {})
     load(star(40))
     assert 1 <= asked.count("Conv") <= 3
 
@@ -126,7 +126,7 @@ def test_what_is_kept_is_what_is_inferred(shape: list[int], order: list[int]) ->
 
 
 def test_results_that_are_kept_are_not_shared() -> None:
-    inference._kept.clear()
+    inference._cache.clear()
     first, second = reshape([2, 3], [6]), reshape([2, 3], [6])
     for node in (first, second):
         assert inference.infer_output(node, {"": 21}) is None

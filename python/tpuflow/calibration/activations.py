@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tpuflow.io.samples import Batch
 
 from tpuflow.frontend import FloatSession
-from tpuflow.frontend.session import weights_apart
+from tpuflow.frontend.session import split_large_weights
 from tpuflow.frontend.values import reads, shape_of
 
 __all__ = ["CLAMPED", "ActivationSession", "handed_out", "run_of", "segment_of"]
@@ -246,7 +246,7 @@ def segment_of(
         for name, value in read.items()
         if name in initializers and (tensor := value.const_value) is not None
     }
-    listed, apart = weights_apart(weights)
+    listed, apart = split_large_weights(weights)
     graph.initializer.extend(ir.serde.serialize_tensor(tensor) for tensor in listed.values())
     graph.input.extend(ir.serde.serialize_value(read[name]) for name in inputs)
     # Types of outputs are left to the runtime's inference.

@@ -1,6 +1,6 @@
 """Another batch size for a model whose file fixes one.
 
-    four = rebatched(model, "model.onnx", 4)      # the file says 1
+    four = change_batch(model, "model.onnx", 4)      # the file says 1
 
 Every shape is followed from the inputs on, once as the file has it and once with the new batch: where the two
 differ is where the samples lie. Nodes that hold the old size in a constant get the new one where the layout
@@ -37,7 +37,7 @@ from tpuflow.frontend.values import array_of, input_at, integers_of, shape_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["rebatched", "sizes_of_batch"]
+__all__ = ["change_batch", "sizes_of_batch"]
 
 Array = npt.NDArray[Any]
 TOLERANCE = 1e-3
@@ -50,7 +50,7 @@ def sizes_of_batch(model: ir.Model) -> set[int]:
     return {shape[0] for shape in shapes if len(shape) > 1} or {shape[0] for shape in shapes}
 
 
-def rebatched(model: ir.Model, label: str, batch: int) -> ir.Model:
+def change_batch(model: ir.Model, label: str, batch: int) -> ir.Model:
     """A copy of `model`, whose inputs have static shapes, for a batch of another size.
 
     Shape arithmetic is evaluated in it, and its opset is the one of normalised models; tensors keep their
@@ -69,12 +69,12 @@ def rebatched(model: ir.Model, label: str, batch: int) -> ir.Model:
     old = sizes.pop()
     before = with_known_shapes(model)
     after = before.clone()
-    _Walk(after, label, old, batch).run()
+    _BatchConversion(after, label, old, batch).run()
     _prove(before, after, label, (old, batch))
     return after
 
 
-class _Walk:
+class _BatchConversion:
     """Follows the samples of a batch through a model, and makes room for more of them."""
 
     def __init__(self, model: ir.Model, label: str, old: int, batch: int) -> None:
@@ -95,7 +95,7 @@ class _Walk:
                 self.lies[value] = (0, 1)
         for node in list(self._graph):
             if any(value in self.lies for value in node.inputs):
-                self._follow(node)
+                self._convert_node(node)
 
     def _fail(self, node: ir.Node, why: str) -> ModelError:
         return ModelError(
@@ -109,7 +109,7 @@ class _Walk:
         assert shape is not None, "values that carry samples have shapes"
         return shape
 
-    def _follow(self, node: ir.Node) -> None:
+    def _convert_node(self, node: ir.Node) -> None:
         rule = RULES.get(node.op_type) if not node.domain else None
         if rule is not None:
             why = rule(self, node)
@@ -254,13 +254,13 @@ class _Walk:
         node.replace_input_with(index, value)
 
 
-RULES: dict[str, Callable[[_Walk, ir.Node], str]] = {
-    "Reshape": _Walk.reshape,
-    "Expand": _Walk.expand,
-    "Resize": _Walk.resize,
-    "Concat": _Walk.concat,
-    "Slice": _Walk.slice,
-    **dict.fromkeys(["RNN", "LSTM", "GRU"], _Walk.states),
+RULES: dict[str, Callable[[_BatchConversion, ir.Node], str]] = {
+    "Reshape": _BatchConversion.reshape,
+    "Expand": _BatchConversion.expand,
+    "Resize": _BatchConversion.resize,
+    "Concat": _BatchConversion.concat,
+    "Slice": _BatchConversion.slice,
+    **dict.fromkeys(["RNN", "LSTM", "GRU"], _BatchConversion.states),
 }
 
 

@@ -1,4 +1,4 @@
-"""What ONNX demands of nodes that have bodies, or that take tensors apart into sequences."""
+"""Constraints of ONNX on nodes that have bodies, or that take tensors apart into sequences."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ from tpuflow.frontend.values import shape_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["branched"]
+__all__ = ["branch_by_sample"]
 
 
-def branched(single: ir.Model, count: int) -> ir.Model:
+def branch_by_sample(single: ir.Model, count: int) -> ir.Model:
     """A model for `count` samples, made of a normalised one for a single sample.
 
     Every tensor of sample `k` is called `NAME/sample_k`; constants are shared, inputs and outputs keep their

@@ -1,4 +1,4 @@
-"""What ONNX demands of the attributes and shapes of a node, operator by operator.
+"""Constraints of ONNX on the attributes and shapes of a node, operator by operator.
 
 Its checker and its shape inference look at a part of this alone. A constraint that cannot be looked at, for
 want of a shape or a constant, is not violated.
@@ -44,7 +44,7 @@ from tpuflow.frontend.values import array_of, input_at, integers_of, shape_of
 __all__ = ["LARGEST", "Objection", "violations"]
 
 LARGEST_EPSILON = 1e6
-"""What keeps a norm from dividing by zero is far less."""
+"""Largest epsilon of a norm; what keeps one from dividing by zero is far less."""
 LARGEST_KERNEL = 1 << 22
 """Elements no window of a pool has."""
 LARGEST = 1 << 40
@@ -441,7 +441,7 @@ def _padding(node: ir.Node) -> Iterator[Objection]:
         yield "input 2", f"must be one number, has the shape {list(fill)}"
 
 
-def _resized(node: ir.Node) -> Iterator[Objection]:
+def _resize(node: ir.Node) -> Iterator[Objection]:
     x = shape_of(input_at(node, 0))
     if x is None or (node.op_type == "Resize" and node.version is not None and node.version < 11):
         return
@@ -478,7 +478,7 @@ def _region(node: ir.Node) -> Iterator[Objection]:
         yield "input 1", f"{roi.ravel().tolist()} are not all finite"
 
 
-def _transformed(node: ir.Node) -> Iterator[Objection]:
+def _dft(node: ir.Node) -> Iterator[Objection]:
     """A Fourier transform runs over an axis in front of that of real and imaginary parts."""
     x, axes = shape_of(input_at(node, 0)), integers_of(input_at(node, 2))
     if x is None:
@@ -490,8 +490,8 @@ def _transformed(node: ir.Node) -> Iterator[Objection]:
         yield "axis", f"{axis} is not an axis of the shape {list(x)} in front of the last"
 
 
-def _joined(node: ir.Node) -> Iterator[Objection]:
-    """What is concatenated has the same shape, but for the axis."""
+def _concat(node: ir.Node) -> Iterator[Objection]:
+    """Operands of a concatenation have the same shape, but for the axis."""
     shapes = [shape_of(value) for value in node.inputs]
     first = next((shape for shape in shapes if shape is not None), None)
     if first is None:
@@ -528,8 +528,8 @@ def _elementwise(node: ir.Node) -> Iterator[Objection]:
         yield None, f"its output has the shape {list(result)}, its inputs broadcast to {list(made)}"
 
 
-def _product(node: ir.Node) -> Iterator[Objection]:
-    """What is added to a product of matrices broadcasts to it."""
+def _gemm(node: ir.Node) -> Iterator[Objection]:
+    """The addend of a product of matrices broadcasts to it."""
     result = shape_of(node.outputs[0])
     if result is not None and node.version is not None and node.version >= 7:
         yield from _broadcasts(node, 2, result)
@@ -584,20 +584,20 @@ CONSTRAINTS: Mapping[str, Sequence[Constraint]] = {
     "TensorScatter": (rows_fit,),
     "Attention": (heads_fit,),
     "GridSample": (_positions,),
-    "Resize": (_resized, _region),
-    "Upsample": (_resized,),
+    "Resize": (_resize, _region),
+    "Upsample": (_resize,),
     "Gather": (indices_fit,),
     "GatherElements": (indices_fit, elements_fit),
     "GatherND": (points_fit,),
     "ReverseSequence": (lengths_fit,),
-    "DFT": (_transformed,),
+    "DFT": (_dft,),
     "Scatter": (places_fit,),
     "ScatterElements": (places_fit,),
     "Unique": (some_elements,),
     "ScatterND": (updates_fit,),
     "Reshape": (_same_size,),
-    "Concat": (_joined,),
-    "Gemm": (_product,),
+    "Concat": (_concat,),
+    "Gemm": (_gemm,),
     "MeanVarianceNormalization": (centered_axes_fit,),
     "Squeeze": (axes_fit,),
     "Unsqueeze": (axes_fit,),
@@ -614,4 +614,4 @@ CONSTRAINTS: Mapping[str, Sequence[Constraint]] = {
         (axes_fit,),
     ),
 }  # fmt: skip
-"""What the inputs of an operator must be besides."""
+"""Further constraints on the inputs of an operator."""

@@ -24,7 +24,7 @@ MOST_TRIPS = 1 << 20
 
 
 def neighbors_exist(node: ir.Node) -> Iterator[Objection]:
-    """What a response is normalised by are channels there are: runtimes take time for each that is named."""
+    """A response is normalised by no more channels than exist: runtimes take time for each."""
     x, size = shape_of(input_at(node, 0)), node.attributes.get_int("size", 1)
     if x is not None and len(x) < 2:
         yield "input 0", f"has the shape {list(x)}: batch and channels are needed"

@@ -47,11 +47,11 @@ def get_sub_model(
     whole, label = read(model)
     if not ordered_output_names:
         raise ModelError(f"{label}: a part needs at least one output")
-    part = _between(whole, label, ordered_input_names, ordered_output_names, known_values(whole))
+    part = _extract_between(whole, label, ordered_input_names, ordered_output_names, known_values(whole))
     needed = [value.name or "" for value in part.graph.inputs if value.name not in set(ordered_input_names)]
     if needed:
         raise ModelError(
-            f"{label}: the outputs also depend on {_quoted(needed)}: add it to the inputs, "
+            f"{label}: the outputs also depend on {_quote(needed)}: add it to the inputs, "
             "or cut closer to the outputs"
         )
     return ir.serde.serialize_model(part)
@@ -79,7 +79,7 @@ def cut(
         ModelError: If a tensor does not exist, is named twice, or is an input no output depends on.
     """
     wanted = list(outputs) or [value.name or "" for value in model.graph.outputs]
-    part = _between(model, label, inputs, wanted, known_values(model) if known is None else known)
+    part = _extract_between(model, label, inputs, wanted, known_values(model) if known is None else known)
     for value in part.graph.inputs:
         if not value.uses() and not value.is_graph_output():
             raise ModelError(f'{label}: cannot cut at "{value.name}": no output depends on it')
@@ -111,10 +111,10 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     return list(dict.fromkeys([*close, *sorted(holding, key=len)]))[:count]
 
 
-def missing(name: str, values: Mapping[str, ir.Value]) -> str:
-    """What to say of a tensor that does not exist; constants are not what anybody cuts at."""
+def unknown_tensor(name: str, values: Mapping[str, ir.Value]) -> str:
+    """The message for a tensor that does not exist; it proposes no constants, at which nobody cuts."""
     near = nearest(name, (each for each, value in values.items() if not _is_constant(value)))
-    return "there is no such tensor" + (f"; the nearest are {_quoted(near)}" if near else "")
+    return "there is no such tensor" + (f"; the nearest are {_quote(near)}" if near else "")
 
 
 def _is_constant(value: ir.Value) -> bool:
@@ -122,11 +122,11 @@ def _is_constant(value: ir.Value) -> bool:
     return value.is_initializer() or (maker is not None and maker.op_type == "Constant")
 
 
-def _quoted(names: Iterable[str]) -> str:
+def _quote(names: Iterable[str]) -> str:
     return ", ".join(f'"{name}"' for name in names)
 
 
-def _between(
+def _extract_between(
     model: ir.Model,
     label: str,
     inputs: Sequence[str],
@@ -139,14 +139,14 @@ def _between(
     for names in (inputs, outputs):
         for place, name in enumerate(names):
             if name not in values:
-                raise ModelError(f'{label}: cannot cut at "{name}": {missing(name, values)}')
+                raise ModelError(f'{label}: cannot cut at "{name}": {unknown_tensor(name, values)}')
             if name in names[:place]:
                 raise ModelError(f'{label}: cannot cut at "{name}": it is named twice')
     results = [values[name] for name in outputs]
     graph.outputs.clear()
     opened: dict[ir.Value, ir.Value] = {}
     for name in inputs:
-        opened[values[name]] = _opened(graph, values[name], known.get(name), label)
+        opened[values[name]] = _replace_by_input(graph, values[name], known.get(name), label)
     graph.outputs.extend(opened.get(value, value) for value in results)
     for value in graph.outputs:
         found = known.get(value.name or "")
@@ -164,7 +164,7 @@ def _between(
     return model
 
 
-def _opened(graph: ir.Graph, value: ir.Value, known: ir.Value | None, label: str) -> ir.Value:
+def _replace_by_input(graph: ir.Graph, value: ir.Value, known: ir.Value | None, label: str) -> ir.Value:
     """The input that takes the place of `value` in all that reads it."""
     if value.is_graph_input() and not value.is_initializer():
         return value

@@ -20,7 +20,7 @@ from tpuflow.io.memory import bytes_text, memory_limit
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["all_tensors", "bytes_needed", "load_external_data", "outside_files", "reject_external_data"]
+__all__ = ["all_tensors", "byte_size", "load_external_data", "outside_files", "reject_external_data"]
 
 DIGITS = 19
 """Of the largest place in a file."""
@@ -72,12 +72,12 @@ def load_external_data(proto: onnx.ModelProto, path: Path) -> None:
                 tensor.raw_data = stream.read(part.size)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise ModelError(f"{_named(tensor, path)} cannot be read: {reason}") from None
+            raise ModelError(f"{_error_prefix(tensor, path)} cannot be read: {reason}") from None
         tensor.data_location = onnx.TensorProto.DEFAULT
         del tensor.external_data[:]
 
 
-def bytes_needed(tensor: onnx.TensorProto) -> int | None:
+def byte_size(tensor: onnx.TensorProto) -> int | None:
     """Bytes of the elements of a tensor, packed as `raw_data` holds them; None of texts and unknown types."""
     try:
         bits = int(ir.DataType(tensor.data_type).bitwidth)
@@ -99,13 +99,13 @@ def _outside(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     return (each for each in all_tensors(proto) if each.data_location == onnx.TensorProto.EXTERNAL)
 
 
-def _named(tensor: onnx.TensorProto, path: Path) -> str:
+def _error_prefix(tensor: onnx.TensorProto, path: Path) -> str:
     return f'{path}: external data of initialiser "{tensor.name}"'
 
 
 def _part(tensor: onnx.TensorProto, path: Path) -> _Part:
     """Where a tensor lies: as many bytes as its shape needs, within a file that may be read."""
-    what = _named(tensor, path)
+    what = _error_prefix(tensor, path)
     info = {entry.key: entry.value for entry in tensor.external_data}
     location = info.get("location", "")
     folder = path.resolve().parent
@@ -120,7 +120,7 @@ def _part(tensor: onnx.TensorProto, path: Path) -> _Part:
         there = False
     if not there:
         raise ModelError(f'{what} is missing: "{location[:200]}"')
-    needed = None if min(tensor.dims, default=0) < 0 else bytes_needed(tensor)
+    needed = None if min(tensor.dims, default=0) < 0 else byte_size(tensor)
     if needed is None:
         raise ModelError(f"{what} is of no type and shape that lie in files")
     offset, length = (_number(info, key) for key in ("offset", "length"))

@@ -22,7 +22,7 @@ from tpuflow.frontend.session import FloatSession
 from tpuflow.frontend.validity import objection
 from tpuflow.frontend.values import bodies, shape_of
 
-__all__ = ["fold_constants", "fold_in_onnxruntime", "is_settled", "lift_constants"]
+__all__ = ["fold_constants", "fold_in_onnxruntime", "is_fully_folded", "lift_constants"]
 
 LARGEST_FOLDED = 1 << 27  # elements a folded constant may have
 LARGEST_GROWN = 1 << 25  # elements one may have that is made of few
@@ -35,7 +35,7 @@ GROWING = {"ConstantOfShape", "Expand", "Pad", "Range", "Resize", "Tile", "Upsam
 def fold_constants(model: ir.Model) -> bool:
     """Evaluates what depends on constants and static shapes only, and infers shapes on the way."""
     try:
-        changed = not is_settled(model) and _folded(model)
+        changed = not is_fully_folded(model) and _fold_once(model)
     except (RuntimeError, ValueError):  # a node that cannot be evaluated, which is listed as not supported
         changed = False
     lift_constants(model)
@@ -47,7 +47,7 @@ def lift_constants(model: ir.Model) -> None:
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
 
 
-def _folded(model: ir.Model) -> bool:
+def _fold_once(model: ir.Model) -> bool:
     from onnxscript.optimizer import fold_constants_ir  # noqa: PLC0415 - plain networks do without
 
     result = fold_constants_ir(
@@ -140,12 +140,12 @@ def _replace(graph: ir.Graph, value: ir.Value, array: npt.NDArray[Any]) -> None:
     value.replace_all_uses_with(made, replace_graph_outputs=True)
 
 
-def is_settled(model: ir.Model) -> bool:
+def is_fully_folded(model: ir.Model) -> bool:
     """Whether folding would leave a model as it is: all nodes compute floats of known shapes from inputs."""
-    return not model.functions and all(_is_settled(node) for node in model.graph)
+    return not model.functions and all(_is_folded_node(node) for node in model.graph)
 
 
-def _is_settled(node: ir.Node) -> bool:
+def _is_folded_node(node: ir.Node) -> bool:
     if any(attribute.type in _BODIES for attribute in node.attributes.data.values()):
         return False
     if any(value.dtype != ir.DataType.FLOAT or shape_of(value) is None for value in node.outputs):

@@ -77,7 +77,7 @@ def _empty(node: ir.Node) -> bool:
 
 
 def _body(node: ir.Node, version: int) -> onnx.FunctionProto | None:
-    """What defines `node`, with its attributes' defaults stated at the node; None without a definition."""
+    """The definition of `node`, with its attributes' defaults stated at the node; None without one."""
     if any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
         return None  # a body cannot be handed on to the body of a function
     inputs = [value for value in node.inputs if value is not None]

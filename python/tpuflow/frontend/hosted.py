@@ -1,4 +1,4 @@
-"""What the host does of a normalised model: nodes outside the closed set, and outputs that are constants.
+"""The host's part of a normalised model: nodes outside the closed set, and outputs that are constants.
 
 Of such nodes onnxruntime must be able to run all. It is also asked for the types and shapes that ONNX's own
 inference left open, so that a model can be cut anywhere, and what follows an operator ONNX does not know is
@@ -33,7 +33,7 @@ def complete(model: ir.Model, label: str, found: Sequence[Finding]) -> bool:
         UnsupportedModelError: If operators are unknown to onnxruntime too; it lists all of them.
         ModelError: If onnxruntime refuses the model for another reason.
     """
-    unknown = [*_unknown(model, found), *(each for each in found if _is_fatal(each))]
+    unknown = [*_unknown_operators(model, found), *(each for each in found if _is_fatal(each))]
     if unknown:
         raise UnsupportedModelError(label, unknown)
     try:
@@ -93,26 +93,26 @@ def make_constant_outputs(graph: ir.Graph) -> bool:
     return changed
 
 
-def _unknown(model: ir.Model, found: Sequence[Finding]) -> Iterator[Finding]:
+def _unknown_operators(model: ir.Model, found: Sequence[Finding]) -> Iterator[Finding]:
     known = {(schema.domain, schema.name) for schema in runtime.get_all_operator_schema()}
     known |= {(function.domain, function.name) for function in model.functions.values()}
     names = {finding.node for finding in found}
     for node in model.graph:
         if node.name not in names or node.domain == OUTSIDE:
             continue
-        for inner in _within(node):
+        for inner in _nested_nodes(node):
             domain = "" if inner.domain == "ai.onnx" else inner.domain
             if (domain, inner.op_type) not in known:
                 reason = "operator is unknown to machine and onnxruntime"
                 yield Finding(node.name or "", operator_name(inner), None, reason)
 
 
-def _within(node: ir.Node) -> Iterator[ir.Node]:
+def _nested_nodes(node: ir.Node) -> Iterator[ir.Node]:
     """A node and all in its bodies."""
     yield node
     for body in bodies(node):
         for inner in body:
-            yield from _within(inner)
+            yield from _nested_nodes(inner)
 
 
 _ELEMENTS = {"float": ir.DataType.FLOAT, "double": ir.DataType.DOUBLE}

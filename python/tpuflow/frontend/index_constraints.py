@@ -1,4 +1,4 @@
-"""What ONNX demands of the indices, axes and lengths that a node is given: that they fit its operand."""
+"""Constraints of ONNX on the indices, axes and lengths of a node: they must fit its operand."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def one_number(*indices: int) -> Constraint:
 
 
 def pair_of_values(node: ir.Node) -> Iterator[Objection]:
-    """What stands for no and for yes are two numbers."""
+    """The numbers of a OneHot for off and on are two."""
     shape = shape_of(input_at(node, 2))
     if shape is not None and shape != (2,):
         yield "input 2", f"must be a pair of values, has the shape {list(shape)}"

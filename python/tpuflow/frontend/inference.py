@@ -41,7 +41,7 @@ BY_SHAPES = frozenset(
 )
 """Operators of which no input's elements decide a shape."""
 
-_kept: dict[Hashable, list[tuple[ir.DataType, tuple[int, ...]] | None]] = {}
+_cache: dict[Hashable, list[tuple[ir.DataType, tuple[int, ...]] | None]] = {}
 """By call the type and shape of every output; None for one left out."""
 
 
@@ -63,12 +63,12 @@ def infer_output(node: ir.Node, versions: Mapping[str, int]) -> str | None:
         return None
     version = versions.get(node.domain, 1) if node.version is None else node.version
     call = _call(node, version)
-    if call is None or call not in _kept:
+    if call is None or call not in _cache:
         wrong = _infer(node, version)
         if wrong is None and call is not None:
-            _keep(call, node)
+            _remember(call, node)
         return wrong
-    for output, found in zip(node.outputs, _kept[call], strict=True):
+    for output, found in zip(node.outputs, _cache[call], strict=True):
         if found is not None:
             output.type, output.shape = ir.TensorType(found[0]), ir.Shape(found[1])
     return None
@@ -89,7 +89,7 @@ def _call(node: ir.Node, version: int) -> Hashable | None:
 
 
 def _known(value: ir.Value, *, reads: bool) -> tuple[Hashable, ...]:
-    """What inference asks of an input, with its elements where it reads them; nothing if that is more."""
+    """The properties of an input that inference depends on, with its elements where it reads them."""
     shape = shape_of(value)
     if type(value.type) is not ir.TensorType or value.type.denotation or shape is None:
         return ()
@@ -101,7 +101,7 @@ def _known(value: ir.Value, *, reads: bool) -> tuple[Hashable, ...]:
     return value.dtype, shape, constant.dtype, tuple(constant.shape), constant.tobytes()
 
 
-def _keep(call: Hashable, node: ir.Node) -> None:
+def _remember(call: Hashable, node: ir.Node) -> None:
     """Notes what was found for a call, where all of it is."""
     found: list[tuple[ir.DataType, tuple[int, ...]] | None] = []
     for output in node.outputs:
@@ -111,9 +111,9 @@ def _keep(call: Hashable, node: ir.Node) -> None:
         found.append(
             (output.type.dtype, shape) if output.name and output.type and shape is not None else None
         )
-    if len(_kept) >= MOST_KEPT:
-        _kept.clear()
-    _kept[call] = found
+    if len(_cache) >= MOST_KEPT:
+        _cache.clear()
+    _cache[call] = found
 
 
 def _infer(node: ir.Node, version: int) -> str | None:

@@ -64,7 +64,7 @@ def fix_input_shapes(
                 if not partial:
                     raise
         else:
-            value.shape = ir.Shape(_checked(value, label, wanted))
+            value.shape = ir.Shape(_check_shape(value, label, wanted))
         sizes = [size for size in value.shape or () if isinstance(size, int)]
         if math.prod(sizes) > LARGEST_INPUT:
             raise ModelError(
@@ -105,7 +105,7 @@ def _sizes(value: ir.Value, label: str, symbols: Mapping[str | None, int], batch
     return sizes
 
 
-def _checked(value: ir.Value, label: str, wanted: Sequence[int]) -> list[int]:
+def _check_shape(value: ir.Value, label: str, wanted: Sequence[int]) -> list[int]:
     where = f'{label}: input "{value.name}"'
     if any(size < 1 for size in wanted):
         raise ModelError(f"{where}: shape {list(wanted)} has a size below 1")

@@ -12,12 +12,12 @@ import onnx_ir as ir
 
 from tpuflow.errors import Finding, ModelError, UnsupportedModelError
 from tpuflow.frontend import hosted, supported
-from tpuflow.frontend.batch import rebatched, sizes_of_batch
-from tpuflow.frontend.branches import branched
+from tpuflow.frontend.batch import change_batch, sizes_of_batch
+from tpuflow.frontend.branches import branch_by_sample
 from tpuflow.frontend.cut import cut, known_values
 from tpuflow.frontend.interface import fix_input_shapes
 from tpuflow.frontend.normalize import normalize
-from tpuflow.frontend.optional import BRANCHES, rewritten
+from tpuflow.frontend.optional import BRANCHES, apply_optional
 from tpuflow.frontend.outside import mark
 from tpuflow.frontend.preprocess import prepend
 from tpuflow.frontend.presets import resolve
@@ -80,7 +80,7 @@ class FloatModel:
 
     @property
     def label(self) -> str:
-        """What to call it in messages."""
+        """Its name in messages."""
         return "model" if self.source is None else str(self.source)
 
     @property
@@ -142,7 +142,7 @@ def load(
     wish = _RequestedInterface(
         input_shapes or {}, batch, cut_inputs, cut_outputs, cut_preset, preprocess, rewrites
     )
-    origin, model, label, found = _imported(source, wish)
+    origin, model, label, found = _import(source, wish)
     if found and not host:
         raise UnsupportedModelError(label, found, supported.cut_points(model, found))
     if host and hosted.make_constant_outputs(model.graph):
@@ -176,14 +176,14 @@ def check_model(
     Raises:
         ModelError: If the model cannot be read, or contradicts itself or the options.
     """
-    return _imported(
+    return _import(
         source, _RequestedInterface(input_shapes or {}, batch, cut_inputs, cut_outputs, cut_preset)
     )[3]
 
 
 @dataclass(frozen=True)
 class _RequestedInterface:
-    """What a model is to take and give, as the arguments of `load` say."""
+    """The interface a model is to have, as the arguments of `load` say."""
 
     shapes: Mapping[str, Sequence[int]]
     batch: int | None
@@ -194,7 +194,7 @@ class _RequestedInterface:
     rewrites: Sequence[str] = ()
 
 
-def _imported(source: Source, wish: _RequestedInterface) -> tuple[ir.Model, ir.Model, str, list[Finding]]:
+def _import(source: Source, wish: _RequestedInterface) -> tuple[ir.Model, ir.Model, str, list[Finding]]:
     """Original and normalised model, what to call it, and what is wrong with it."""
     origin, label = read(source)
     mark(origin)
@@ -211,16 +211,16 @@ def _imported(source: Source, wish: _RequestedInterface) -> tuple[ir.Model, ir.M
     if wish.preprocess is not None:
         prepend(origin, label, wish.preprocess)
     if wish.batch is not None and wish.batch not in sizes_of_batch(origin):
-        origin = rebatched(origin, label, wish.batch)
+        origin = change_batch(origin, label, wish.batch)
     made = [(at, value) for at, value in enumerate(origin.graph.outputs) if not value.is_graph_input()]
     for _, value in made:  # the shapes the exporter noted may be those of another batch
         value.shape = None
     sizes = sizes_of_batch(origin)
     if BRANCHES in wish.rewrites and sizes != {1}:
-        single = rewritten(normalize(rebatched(origin, label, 1)), label, wish.rewrites)
-        model = branched(single, sizes.pop())
+        single = apply_optional(normalize(change_batch(origin, label, 1)), label, wish.rewrites)
+        model = branch_by_sample(single, sizes.pop())
     else:
-        model = rewritten(normalize(origin.clone()), label, wish.rewrites)
+        model = apply_optional(normalize(origin.clone()), label, wish.rewrites)
     for at, value in made:
         known = model.graph.outputs[at]
         value.shape = known.shape if shape_of(known) is not None else None

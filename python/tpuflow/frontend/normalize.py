@@ -67,7 +67,7 @@ MOST_SIZES = 1 << 14
 SMALL = 1 << 12  # elements up to which equal constants are found and shared
 
 
-def _merged(*rules: Rules) -> Rules:
+def _merge(*rules: Rules) -> Rules:
     merged: dict[str, list[Rewrite]] = {}
     for each in rules:
         for operator, rewrites in each.items():
@@ -75,7 +75,7 @@ def _merged(*rules: Rules) -> Rules:
     return merged
 
 
-ONE_FORM = _merged(
+ONE_FORM = _merge(
     contributed.RULES,
     decoders.RULES,
     stated.RULES,
@@ -98,10 +98,10 @@ ONE_FORM = _merged(
 )
 """Leaves one way to write each thing."""
 
-LAYOUT = _merged(layout.RULES, {"Transpose": movement.RULES["Transpose"]})
+LAYOUT = _merge(layout.RULES, {"Transpose": movement.RULES["Transpose"]})
 """Brings transposes together and cancels them."""
 
-RECOGNIZED = _merged(activations.RULES, normalization_fusion.RULES, normalization.RULES)
+RECOGNIZED = _merge(activations.RULES, normalization_fusion.RULES, normalization.RULES)
 """Finds functions decomposed into elementary operators."""
 
 
@@ -140,9 +140,9 @@ STAGES: Mapping[str, Callable[[ir.Model], bool]] = {
     "transposes towards the outputs": _rules(LAYOUT),
     "recognise functions": _rules(RECOGNIZED),
     "one normalised axis": _rules(normalization.ONE_AXIS),
-    "fold scales and shifts": _rules(_merged(affine.FOLDING, attention.RULES)),
+    "fold scales and shifts": _rules(_merge(affine.FOLDING, attention.RULES)),
     "scales and shifts alone": _rules(affine.LEFT_OVER),
-    "two spatial axes": _rules(_merged(windows.ONE_AXIS, volumes.RULES)),
+    "two spatial axes": _rules(_merge(windows.ONE_AXIS, volumes.RULES)),
     "activations next to their operators": _rules(movement.SINKING),
     "sweep up": remove_dead_code,
 }
@@ -151,8 +151,8 @@ STAGES: Mapping[str, Callable[[ir.Model], bool]] = {
 LAST_RESORTS: Sequence[Callable[[ir.Model], bool]] = (
     fold_in_onnxruntime,
     _rules(rotation.RULES),
-    _rules(_merged(caches.RULES, tables.RULES)),
-    _rules(_merged(control.LATE, indexing.LATE, powers.LATE, codes.LATE, integers.LATE)),
+    _rules(_merge(caches.RULES, tables.RULES)),
+    _rules(_merge(control.LATE, indexing.LATE, powers.LATE, codes.LATE, integers.LATE)),
     expand_functions,
 )
 """Tried in order once the stages change nothing more; the stages then run again."""

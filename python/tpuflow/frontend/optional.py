@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tpuflow.frontend.rewrite import Rules
 
-__all__ = ["BRANCHES", "KNOWN", "OPTIONAL", "rewritten"]
+__all__ = ["BRANCHES", "KNOWN", "OPTIONAL", "apply_optional"]
 
 OPTIONAL: Mapping[str, Rules] = {
     "collapse_linear": collapse.LINEAR,
@@ -33,7 +33,7 @@ BRANCHES = "parallel_batch"
 KNOWN = (*OPTIONAL, BRANCHES)
 
 
-def rewritten(model: ir.Model, label: str, names: Sequence[str]) -> ir.Model:
+def apply_optional(model: ir.Model, label: str, names: Sequence[str]) -> ir.Model:
     """Applies rewrites to a normalised model, in place and in their order, and normalises what they leave.
 
     Raises:

@@ -179,8 +179,10 @@ class StagedSession:
         """The session of a part, None where nobody reads what it computes; and the tensors it reads."""
         nodes = self._parts[at]
         made = {name for node in nodes for name in node.output if name}
-        read = set(_read(nodes)) - made
-        later = set(self._outputs) | set(_read([node for part in self._parts[at + 1 :] for node in part]))
+        read = set(_names_read(nodes)) - made
+        later = set(self._outputs) | set(
+            _names_read([node for part in self._parts[at + 1 :] for node in part])
+        )
         given = sorted(name for name in made if name in later)
         if not given:
             return None, []
@@ -198,10 +200,10 @@ class StagedSession:
         return self._make(part, given), reads
 
 
-def _read(nodes: Sequence[onnx.NodeProto]) -> Iterator[str]:
+def _names_read(nodes: Sequence[onnx.NodeProto]) -> Iterator[str]:
     """Names of the tensors that nodes, and nodes in their bodies, read."""
     for node in nodes:
         yield from (name for name in node.input if name)
         for attribute in node.attribute:
             for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _read(body.node)
+                yield from _names_read(body.node)

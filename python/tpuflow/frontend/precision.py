@@ -40,7 +40,7 @@ def weights_to_float32(model: ir.Model) -> bool:
     graph = model.graph
     changed = False
     for value in graph.initializers.values():
-        if value.dtype in OTHERS and value.const_value is not None and not _returned(value):
+        if value.dtype in OTHERS and value.const_value is not None and not _is_returned(value):
             array = value.const_value.numpy().astype(np.float32)
             value.const_value, value.dtype = ir.tensor(array, name=value.name), ir.DataType.FLOAT
             changed = True
@@ -55,7 +55,7 @@ def weights_to_float32(model: ir.Model) -> bool:
     return changed
 
 
-def _returned(value: ir.Value) -> bool:
+def _is_returned(value: ir.Value) -> bool:
     """Whether a constant is what the model returns."""
     if value.is_graph_output():
         return True

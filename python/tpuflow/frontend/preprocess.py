@@ -58,8 +58,8 @@ def prepend(model: ir.Model, label: str, config: PreprocessConfig) -> None:
     image = ir.Value(name=value.name, shape=ir.Shape(raw), type=ir.TensorType(ir.DataType.UINT8))
     x = image if config.channel_format == "nchw" else steps("Transpose", image, perm=[0, 3, 1, 2])
     x = steps("Cast", x, to=int(ir.DataType.FLOAT))
-    x = _sized(steps, x, config, shape[0], (raw_size, size), where)
-    x = _colored(steps, x, config, (config.image_format, wanted), where)
+    x = _resize_and_crop(steps, x, config, shape[0], (raw_size, size), where)
+    x = _convert_channels(steps, x, config, (config.image_format, wanted), where)
     if not first:
         x = steps("Transpose", x, perm=[0, 2, 3, 1])
     if value.dtype is not None and value.dtype != ir.DataType.FLOAT:
@@ -128,7 +128,7 @@ class _Steps:
         return self("Slice", x, *(self.integers(f"{label}_{name}", value) for name, value in bounds))
 
 
-def _sized(
+def _resize_and_crop(
     steps: _Steps,
     x: ir.Value,
     config: PreprocessConfig,
@@ -166,7 +166,7 @@ def _sized(
     return x
 
 
-def _colored(
+def _convert_channels(
     steps: _Steps, x: ir.Value, config: PreprocessConfig, formats: tuple[str, str], where: str
 ) -> ir.Value:
     """Channels, mean and scale: for each pixel one matrix and one vector, so that it is rounded once."""
@@ -186,7 +186,7 @@ def _colored(
 
 
 def _channel_matrix(given: str, wanted: str) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """What turns the channels given into those wanted: `matrix x + offset`."""
+    """The conversion of the channels given into those wanted: `matrix x + offset`."""
     letters = {"gray": "y"}
     source, target = letters.get(given, given), letters.get(wanted, wanted)
     matrix, offset = np.zeros((len(target), len(source))), np.zeros(len(target))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from tpuflow.errors import ModelError
-from tpuflow.frontend.cut import missing, nearest
+from tpuflow.frontend.cut import nearest, unknown_tensor
 
 __all__ = ["PRESETS", "Preset", "resolve"]
 
@@ -61,12 +61,12 @@ def resolve(name: str, model: ir.Model, label: str) -> tuple[tuple[str, ...], tu
     if found is None:
         absent = next(each for each in preset.published if each not in values)
         raise ModelError(
-            f'{label}: cut preset "{name}" does not fit: tensor "{absent}": {missing(absent, values)}'
+            f'{label}: cut preset "{name}" does not fit: tensor "{absent}": {unknown_tensor(absent, values)}'
         )
     return ((), tuple(found)) if preset.end else (tuple(found), ())
 
 
-def _named(*names: str) -> Way:
+def _tensors_named(*names: str) -> Way:
     """The tensors of these names."""
 
     def way(graph: ir.Graph) -> Sequence[str] | None:
@@ -104,7 +104,7 @@ def _joined_heads(heads: int, count: int) -> Way:
 
 
 def _embedding(graph: ir.Graph) -> Sequence[str] | None:
-    """What the first table of constants gives for an input."""
+    """The result of the first lookup of an input in a constant table."""
     fed = set(graph.inputs) - set(graph.initializers.values())
     for node in graph:
         if node.op_type == "Shape":
@@ -196,7 +196,7 @@ PRESETS: Mapping[str, Preset] = {
         "start behind the token embedding, whose table is large",
         end=False,
         published=("/wte/Gather_output_0",),
-        alike=(_named("/m/transformer/wte/Gather_output_0"), _embedding),
+        alike=(_tensors_named("/m/transformer/wte/Gather_output_0"), _embedding),
     ),
     "ssd_mobilenet_v1": Preset("end at the box and class predictors", True, BOXES, (_heads(12),)),
     "ssd_mobilenet_v2": Preset("end at the box and class predictors", True, BOXES, (_heads(12),)),
@@ -222,6 +222,6 @@ PRESETS: Mapping[str, Preset] = {
         "end before boxes and key points are decoded",
         end=True,
         published=POSE,
-        alike=(_named(*LATER_POSE), _heads(9)),
+        alike=(_tensors_named(*LATER_POSE), _heads(9)),
     ),
 }

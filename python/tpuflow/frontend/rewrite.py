@@ -320,11 +320,11 @@ def _replace(graph: ir.Graph, node: ir.Node, values: list[ir.Value], emit: Emitt
             new.shape = old.shape
         if new.type is None:
             new.type = old.type
-        _hand_over(old, new)
+        _replace_uses(old, new)
     _remove_with_unused_producers(graph, node)
 
 
-def _hand_over(old: ir.Value, new: ir.Value) -> None:
+def _replace_uses(old: ir.Value, new: ir.Value) -> None:
     """Lets all that reads one value read another.
 
     onnx_ir looks at each input of a user to replace one, which of a concatenation of thousands adds up to all

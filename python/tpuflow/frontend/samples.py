@@ -42,10 +42,10 @@ def generated(float_model: FloatModel, count: int = 8, seed: int = 0) -> Samples
 def drawn_feeds(inputs: Sequence[ir.Value], count: int, seed: int) -> list[Feeds]:
     """Samples of graph inputs of static shape, as `generate_samples` makes them."""
     generator = np.random.default_rng(seed)
-    return [{value.name or "": _drawn(value, generator) for value in inputs} for _ in range(count)]
+    return [{value.name or "": _draw(value, generator) for value in inputs} for _ in range(count)]
 
 
-def _drawn(value: ir.Value, generator: np.random.Generator) -> npt.NDArray[Any]:
+def _draw(value: ir.Value, generator: np.random.Generator) -> npt.NDArray[Any]:
     shape, kind = shape_of(value), np.dtype((value.dtype or ir.DataType.FLOAT).numpy())
     assert shape is not None, "inputs of an imported model have static shapes"
     if np.issubdtype(kind, np.floating):

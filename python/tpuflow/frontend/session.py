@@ -18,7 +18,7 @@ from tpuflow.frontend.precision import to_float32
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["FloatSession", "run_float", "weights_apart"]
+__all__ = ["FloatSession", "run_float", "split_large_weights"]
 
 WRONG_OPTIMIZERS = ["Pad_Fusion"]
 """Graph optimisers of onnxruntime that change results: this one moves pads of zeros into pools."""
@@ -71,14 +71,14 @@ class FloatSession:
             threads: Threads to run on; all processors when None.
             once: Whether there are few runs to come: weights then stay as they are, which is slower by the
                 run, but takes neither the time nor the memory of another copy.
-            apart: Weights a protocol buffer lists by name alone, see `weights_apart`.
+            apart: Weights a protocol buffer lists by name alone, see `split_large_weights`.
 
         Raises:
             ModelError: If a tensor does not exist, or onnxruntime does not take the model.
         """
         try:
             proto, apart = (
-                _weights_apart(model) if isinstance(model, ir.Model) else (model, dict(apart or {}))
+                _without_large_weights(model) if isinstance(model, ir.Model) else (model, dict(apart or {}))
             )
         except ir.serde.SerdeError as error:  # a node of text where its operator has numbers
             raise ModelError("the model has a constant or an attribute that cannot be written") from error
@@ -174,7 +174,7 @@ class FloatSession:
         """
         if self._staged is not None:
             return self._staged.run(feeds)
-        arrays = {name: self._checked(name, array) for name, array in feeds.items()}
+        arrays = {name: self._check_input(name, array) for name, array in feeds.items()}
         for name in self._types:
             if name not in arrays:
                 raise SampleError(f'no array for input "{name}"')
@@ -196,7 +196,7 @@ class FloatSession:
         self._session.run_with_iobinding(binding)
         return into
 
-    def _checked(self, name: str, given: npt.ArrayLike) -> Array:
+    def _check_input(self, name: str, given: npt.ArrayLike) -> Array:
         if name not in self._types:
             raise SampleError(f'no input is called "{name}" (inputs: {", ".join(self._types)})')
         wanted = self._types[name]
@@ -254,10 +254,10 @@ def _in_float32(model: ir.Model) -> ir.Model | None:
     return narrow
 
 
-def _weights_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, onnxruntime.OrtValue]]:
+def _without_large_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, onnxruntime.OrtValue]]:
     """A model as a protocol buffer without its larger weights, and these."""
     light = model.clone()
-    listed, apart = weights_apart(
+    listed, apart = split_large_weights(
         {
             name: value.const_value
             for name, value in light.graph.initializers.items()
@@ -269,7 +269,7 @@ def _weights_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, onnxrunt
     return ir.serde.serialize_model(light), apart
 
 
-def weights_apart(
+def split_large_weights(
     tensors: Mapping[str, ir.TensorProtocol],
 ) -> tuple[dict[str, ir.TensorProtocol], dict[str, onnxruntime.OrtValue]]:
     """Weights as a model is to list them, larger ones by name alone; and these, neither written nor copied.

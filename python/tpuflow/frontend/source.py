@@ -21,7 +21,7 @@ from onnx_ir.passes import common
 
 from tpuflow.errors import ModelError
 from tpuflow.frontend.external import (
-    bytes_needed,
+    byte_size,
     load_external_data,
     outside_files,
     reject_external_data,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Source", "is_model_file", "model_digest", "read"]
 
 Source = str | Path | onnx.ModelProto | ir.Model
-"""What a model can be loaded from."""
+"""The sources of a model."""
 
 UNKNOWN = "unknown"
 """Domain for operators that the checker does not know."""
@@ -106,7 +106,7 @@ def read(source: Source) -> tuple[ir.Model, str]:
         else:
             path = Path(source)
             foreign, label = open_foreign(path), str(path)
-            proto = _parsed(path) if foreign is None else foreign
+            proto = _parse(path) if foreign is None else foreign
             if foreign is None:
                 load_external_data(proto, path)
         check_references(proto, label)
@@ -132,7 +132,7 @@ def _first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def _parsed(path: Path) -> onnx.ModelProto:
+def _parse(path: Path) -> onnx.ModelProto:
     if not path.exists():
         raise ModelError(f"{path}: no such file")
     if not path.is_file():
@@ -241,7 +241,7 @@ def _decode_constants(model: ir.Model, label: str) -> None:
     """Turns every constant into an array, once, and makes sure that it is whole and finite."""
     graphs = [model.graph, *all_bodies(model.graph)]
     for name, value in (each for graph in graphs for each in graph.initializers.items()):
-        value.const_value = _decoded(value, value.const_value, f'{label}: initialiser "{name}"')
+        value.const_value = _check_decoded(value, value.const_value, f'{label}: initialiser "{name}"')
     functions = [node for function in model.functions.values() for node in function.all_nodes()]
     for node in (*(node for graph in graphs for node in graph), *functions):
         if node.op_type != "Constant" or node.domain:
@@ -256,7 +256,7 @@ def _decode_constants(model: ir.Model, label: str) -> None:
                 tensor = ir.convenience.get_const_tensor(output)
             except (ValueError, TypeError) as error:
                 raise ModelError(f'{label}: constant "{output.name}": {_first_line(error)}') from error
-            _decoded(output, tensor, f'{label}: constant "{output.name}"')
+            _check_decoded(output, tensor, f'{label}: constant "{output.name}"')
 
 
 def _decode_attributes(node: ir.Node, label: str) -> None:
@@ -266,17 +266,17 @@ def _decode_attributes(node: ir.Node, label: str) -> None:
         if attribute.is_ref():
             continue
         if attribute.type == ir.AttributeType.TENSOR:
-            _decoded(node.outputs[0], attribute.as_tensor(), what)
+            _check_decoded(node.outputs[0], attribute.as_tensor(), what)
         elif attribute.type == ir.AttributeType.TENSORS:
             for tensor in attribute.as_tensors():
-                _decoded(node.outputs[0], tensor, what)
+                _check_decoded(node.outputs[0], tensor, what)
 
 
-def _decoded(value: ir.Value, tensor: ir.TensorProtocol | None, what: str) -> ir.TensorProtocol | None:
+def _check_decoded(value: ir.Value, tensor: ir.TensorProtocol | None, what: str) -> ir.TensorProtocol | None:
     if tensor is None:
         return tensor
     try:
-        if not _whole(tensor):
+        if not _is_complete(tensor):
             raise ValueError(what)
         array = tensor.numpy()
     except (ValueError, TypeError, AssertionError) as error:  # asserted: data in the field of another type
@@ -291,7 +291,7 @@ def _decoded(value: ir.Value, tensor: ir.TensorProtocol | None, what: str) -> ir
     return ir.Tensor(array, dtype=tensor.dtype, name=value.name)
 
 
-def _whole(tensor: ir.TensorProtocol) -> bool:
+def _is_complete(tensor: ir.TensorProtocol) -> bool:
     """Whether a tensor of a file holds as many bytes as its shape needs.
 
     Elements of 2 and 4 bits are unpacked without that look: what lacks became zeros.
@@ -302,5 +302,5 @@ def _whole(tensor: ir.TensorProtocol) -> bool:
     if min(proto.dims, default=0) < 0:
         return False
     if proto.HasField("raw_data"):
-        return bytes_needed(proto) in {None, len(proto.raw_data)}
-    return tensor.dtype.bitwidth not in {2, 4} or bytes_needed(proto) == len(proto.int32_data)
+        return byte_size(proto) in {None, len(proto.raw_data)}
+    return tensor.dtype.bitwidth not in {2, 4} or byte_size(proto) == len(proto.int32_data)

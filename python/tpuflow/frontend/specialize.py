@@ -43,9 +43,9 @@ IDS = ("input_ids", "inputs_embeds")
 MASK, POSITIONS = "attention_mask", "position_ids"
 CONTRIBUTED = "com.microsoft"
 FIRST = np.iinfo(np.int64).max
-"""What a Slice takes for "up to the end"."""
+"""End of a Slice that reaches to the end of its axis."""
 LOWEST = -1e9
-"""What is added to the scores of places that are left out."""
+"""Addend of the scores of masked positions."""
 SEQLENS, TOTAL, PLACES, BIAS = 5, 6, 9, 10
 """Inputs of GroupQueryAttention: lengths of keys less one, length in all, positions, what is added."""
 
@@ -65,7 +65,7 @@ class Cache:
 
 @dataclass(frozen=True)
 class Phase:
-    """What a decoder computes at once.
+    """Sequence and context length of one program of a decoder.
 
     Attributes:
         sequence: Tokens that are new.
@@ -82,7 +82,7 @@ class Phase:
 
     @property
     def name(self) -> str:
-        """What its program is called in a bundle."""
+        """Name of its program in a bundle."""
         return f"sequence{self.sequence}_context{self.context}"
 
 
@@ -166,7 +166,7 @@ def _fix_dimensions(model: ir.Model, label: str, phase: Phase, caches: list[Cach
 
 
 def _roles(value: ir.Value, phase: Phase, pasts: set[str]) -> dict[int, tuple[str, int]]:
-    """What is known of the axes of an input by its name: role and size."""
+    """Role and size of the axes of an input that are known by its name."""
     rank = 0 if value.shape is None else value.shape.rank()
     roles = {0: ("batch", 1)} if rank else {}
     if value.name in {*IDS, POSITIONS} and rank > 1:
@@ -287,7 +287,7 @@ def _group_queries(model: ir.Model, label: str, phase: Phase) -> None:
 
 
 def _bias(graph: ir.Graph, mask: ir.Value, before: ir.Node, phase: Phase) -> ir.Value:
-    """What is added to scores, by what a mask of ones and zeros leaves out: [1, 1, sequence, context]."""
+    """The addend of scores that stands for a mask of ones and zeros: [1, 1, sequence, context]."""
     kind = before.inputs[0].dtype if before.inputs[0] is not None else None
     number = (kind or ir.DataType.FLOAT).numpy()
     zero = _initializer(graph, "specialized/zero", np.zeros((), number))

@@ -129,7 +129,7 @@ def _check_calls(proto: onnx.ModelProto, functions: Mapping[Key, onnx.FunctionPr
     versions = _versions(proto, label)
     calls = {key: [*all_nodes(function.node)] for key, function in functions.items()}
     order = graphlib.TopologicalSorter(
-        {key: {_called(node) for node in nodes} & functions.keys() for key, nodes in calls.items()}
+        {key: {_operator_key(node) for node in nodes} & functions.keys() for key, nodes in calls.items()}
     )
     try:
         inner_first = list(order.static_order())
@@ -144,10 +144,12 @@ def _check_calls(proto: onnx.ModelProto, functions: Mapping[Key, onnx.FunctionPr
     if max(_size(own, sizes), *sizes.values()) > max(MOST_NODES, len(own)):
         raise ModelError(f"{label}: with its functions in place it has more than {MOST_NODES} nodes")
     for node in (*own, *(node for nodes in calls.values() for node in nodes)):
-        function = functions.get(_called(node))
+        function = functions.get(_operator_key(node))
         if function is None:
             continue
-        what = f'{label}: node "{node.name or ", ".join(node.output)}" calls "{"::".join(_called(node))}"'
+        what = (
+            f'{label}: node "{node.name or ", ".join(node.output)}" calls "{"::".join(_operator_key(node))}"'
+        )
         if len(node.input) > len(function.input) or len(node.output) > len(function.output):
             raise ModelError(f"{what} with more inputs or outputs than it has")
         if any(body for attribute in node.attribute for body in _bodies(attribute)):
@@ -162,10 +164,10 @@ def _check_calls(proto: onnx.ModelProto, functions: Mapping[Key, onnx.FunctionPr
 
 
 def _size(nodes: Iterable[onnx.NodeProto], sizes: Mapping[Key, int]) -> int:
-    return sum(1 + sizes.get(_called(node), 0) for node in nodes)
+    return sum(1 + sizes.get(_operator_key(node), 0) for node in nodes)
 
 
-def _called(node: onnx.NodeProto) -> Key:
+def _operator_key(node: onnx.NodeProto) -> Key:
     return _key(node.domain, node.op_type)
 
 

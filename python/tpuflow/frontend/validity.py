@@ -38,15 +38,15 @@ CONTRIBUTED = "com.microsoft"
 """Domain of operators that onnxruntime has beside ONNX's own."""
 
 DEPRECATED = "has been deprecated"
-"""What inference says of operators that are replaced, or listed as not supported."""
+"""Errors of inference on operators that are replaced, or listed as not supported."""
 
 TYPES = "tpuflow.types"
 """Key under which a node keeps what is wrong with the types of its inputs."""
 
 
 def objection(node: ir.Node, versions: Mapping[str, int]) -> Objection | None:
-    """What is wrong with a node; None if nothing is, as far as is known."""
-    known = [*map(_known, node.inputs), *(value.shape is not None for value in node.outputs[:1])]
+    """The first objection to a node; None without one, as far as is known."""
+    known = [*map(_is_known, node.inputs), *(value.shape is not None for value in node.outputs[:1])]
     seen = node.meta.get(SEEN)
     if seen is not None and seen[0] == (node.op_type, known):
         found: Objection | None = seen[1]
@@ -56,7 +56,7 @@ def objection(node: ir.Node, versions: Mapping[str, int]) -> Objection | None:
     return found
 
 
-def _known(value: ir.Value | None) -> tuple[bool, bool]:
+def _is_known(value: ir.Value | None) -> tuple[bool, bool]:
     """Whether the shape of an input is known, and its elements."""
     return value is None or shape_of(value) is not None, value is not None and value.const_value is not None
 
@@ -69,24 +69,24 @@ def _objections(node: ir.Node, versions: Mapping[str, int]) -> Iterator[Objectio
         for name in node.attributes:
             if name not in types:
                 yield name, "is no attribute of this function"
-        yield from _mistyped(node, types)
+        yield from _check_types(node, types)
         yield from violations(node)
     if node.domain == CONTRIBUTED:
-        contributed = _contributed().get(node.op_type)
+        contributed = _contributed_schemas().get(node.op_type)
         if contributed is not None:
-            yield from _miscounted(node, contributed)
+            yield from _check_counts(node, contributed)
             yield from _left_out(node, contributed)
-            yield from _mistyped(node, _types_of(contributed))
+            yield from _check_types(node, _types_of(contributed))
             yield from contributed_violations(node)
     if node.domain:
         return
     schema = _schema(node.op_type, node.version)
-    yield from _miscounted(node, schema)
+    yield from _check_counts(node, schema)
     left_out = next(_left_out(node, schema), None)
     if left_out is not None:
         yield left_out
         return
-    yield from _mistyped(node, _attribute_types(node.op_type, node.version))
+    yield from _check_types(node, _attribute_types(node.op_type, node.version))
     yield from violations(node)
     for value in node.outputs:
         sizes = [] if value.shape is None else [size for size in value.shape.dims if isinstance(size, int)]
@@ -99,7 +99,7 @@ def _objections(node: ir.Node, versions: Mapping[str, int]) -> Iterator[Objectio
             yield None, wrong
 
 
-def _miscounted(node: ir.Node, schema: Any) -> Iterator[Objection]:
+def _check_counts(node: ir.Node, schema: Any) -> Iterator[Objection]:
     """More inputs or outputs than the operator has."""
     if schema is None:
         return
@@ -111,7 +111,7 @@ def _miscounted(node: ir.Node, schema: Any) -> Iterator[Objection]:
             yield f"{what} {most}", "is one more than the operator has"
 
 
-def _mistyped(node: ir.Node, types: Mapping[str, str]) -> Iterator[Objection]:
+def _check_types(node: ir.Node, types: Mapping[str, str]) -> Iterator[Objection]:
     for name, kind in types.items():
         if name in node.attributes and node.attributes[name].type.name != kind:
             yield name, f"is of the type {node.attributes[name].type.name}, not {kind}"
@@ -131,7 +131,7 @@ def _left_out(node: ir.Node, schema: Any) -> Iterator[Objection]:
     """Inputs that may not be left out: single ones, and all there are of one that repeats."""
     if schema is None:
         return
-    single, repeated = _required(schema)
+    single, repeated = _required_inputs(schema)
     for index in (*single, *range(repeated, len(node.inputs))):
         if input_at(node, index) is None:
             yield f"input {index}", "is left out"
@@ -139,7 +139,7 @@ def _left_out(node: ir.Node, schema: Any) -> Iterator[Objection]:
 
 
 @cache
-def _required(schema: Any) -> tuple[tuple[int, ...], int]:
+def _required_inputs(schema: Any) -> tuple[tuple[int, ...], int]:
     """The inputs there must be, and the first of those that repeat, none of which may be left out."""
     options = [each.option.name for each in schema.inputs]
     single = tuple(index for index, option in enumerate(options) if option == "Single")
@@ -157,7 +157,7 @@ def _types_of(schema: Any) -> Mapping[str, str]:
 
 
 @cache
-def _contributed() -> Mapping[str, Any]:
+def _contributed_schemas() -> Mapping[str, Any]:
     """The schemas of the operators onnxruntime has beside ONNX's own, which take a second to be listed."""
     from onnxruntime.capi import onnxruntime_pybind11_state as runtime  # noqa: PLC0415 - few models need it
 

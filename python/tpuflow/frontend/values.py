@@ -134,7 +134,7 @@ def state_factors(value: ir.Value, factors: npt.NDArray[np.float64]) -> None:
 
 
 def factors_of(value: ir.Value) -> npt.NDArray[np.float64] | None:
-    """What a value was divided by; None where it is the user's own."""
+    """The factors a value was divided by; None where it is the user's own."""
     found: npt.NDArray[np.float64] | None = value.meta.get(FACTORS)
     return found
 

@@ -226,7 +226,7 @@ def leaky_from_prelu(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit("LeakyRelu", node.inputs[0], attributes={"alpha": float(array.flat[0])})
 
 
-def sloped(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def decompose_prelu(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Writes a PRelu whose slopes differ along several axes with products.
 
     max(x, a x)  where no a is above 1        min(x, a x)  where none is below
@@ -258,5 +258,5 @@ RULES: Rules = {
     "Div": [sigmoid],
     "Reciprocal": [sigmoid],
     "Max": [leaky_relu],
-    "PRelu": [leaky_from_prelu, sloped],
+    "PRelu": [leaky_from_prelu, decompose_prelu],
 }

@@ -163,7 +163,7 @@ def scaled_product(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit("Add", scaled, emit.folded(bias, both))
 
 
-def _vector_before(value: ir.Value | None, operator: str, axis: int) -> tuple[ir.Value, np.ndarray] | None:
+def _channel_operand(value: ir.Value | None, operator: str, axis: int) -> tuple[ir.Value, np.ndarray] | None:
     """(x, c) of x * c or x + c by a constant per index of `axis`, which nothing else reads."""
     node, shape = produced_by(value, operator), shape_of(value)
     if node is None or value is None or shape is None or not sole_user(value):
@@ -175,12 +175,12 @@ def _vector_before(value: ir.Value | None, operator: str, axis: int) -> tuple[ir
     return None if vector is None else (x, vector)
 
 
-def _padded(node: ir.Node) -> bool:
+def _has_padding(node: ir.Node) -> bool:
     automatic = node.attributes.get_string("auto_pad", "NOTSET")
     return automatic not in {"NOTSET", "VALID"} or any(node.attributes.get_ints("pads", []))
 
 
-def convolution_of_scaled(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def fold_into_convolution(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Folds a Mul or Add in front of a convolution into it."""
     weight, weights, bias = node.inputs[1], array_of(node.inputs[1]), input_at(node, 2)
     biases, group = array_of(bias), node.attributes.get_int("group", 1)
@@ -189,13 +189,13 @@ def convolution_of_scaled(node: ir.Node, emit: Emitter) -> ir.Value | None:
     wide = weights.astype(np.float64)
     by_group = wide.reshape(group, wide.shape[0] // group, *wide.shape[1:])
     broadcast = (group, 1, wide.shape[1], *(1,) * (wide.ndim - 2))
-    scaled = _vector_before(node.inputs[0], "Mul", 1)
+    scaled = _channel_operand(node.inputs[0], "Mul", 1)
     if scaled is not None:
         x, scale = scaled
         folded = (by_group * scale.reshape(broadcast)).reshape(wide.shape).astype(weights.dtype)
         rest = [] if bias is None else [bias]
         return emit("Conv", x, emit.folded(weight, folded), *rest, attributes=attributes_of(node))
-    shifted = None if _padded(node) else _vector_before(node.inputs[0], "Add", 1)
+    shifted = None if _has_padding(node) else _channel_operand(node.inputs[0], "Add", 1)
     if shifted is None:
         return None
     x, shift = shifted
@@ -207,17 +207,17 @@ def convolution_of_scaled(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit("Conv", x, weight, bias, attributes=attributes_of(node))
 
 
-def product_of_scaled(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def fold_into_product(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Folds a Mul or Add in front of a product with a constant matrix into that."""
     weight, weights = node.inputs[1], array_of(node.inputs[1])
     if weight is None or weights is None or weights.ndim != 2:
         return None
-    scaled = _vector_before(node.inputs[0], "Mul", -1)
+    scaled = _channel_operand(node.inputs[0], "Mul", -1)
     if scaled is not None:
         x, scale = scaled
         folded = (weights.astype(np.float64) * scale[:, None]).astype(weights.dtype)
         return emit("MatMul", x, emit.folded(weight, folded))
-    shifted = _vector_before(node.inputs[0], "Add", -1)
+    shifted = _channel_operand(node.inputs[0], "Add", -1)
     if shifted is None:
         return None
     x, shift = shifted
@@ -251,8 +251,8 @@ RULES: Rules = {"BatchNormalization": [batch_normalization]}
 FOLDING: Rules = {
     "Mul": [scaled_convolution, scaled_product],
     "Add": [shifted_convolution],
-    "Conv": [convolution_of_scaled],
-    "MatMul": [product_of_scaled],
+    "Conv": [fold_into_convolution],
+    "MatMul": [fold_into_product],
 }
 """To be applied once decomposed activations are recognised, whose constants this would absorb."""
 

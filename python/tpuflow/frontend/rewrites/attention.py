@@ -52,9 +52,9 @@ MOST_STEPS = 16
 """Nodes looked through for a constant that can take a factor in."""
 
 MOVING = ("Reshape", "Transpose", "Slice", "Expand", "Neg", "ReduceSum", "ReduceMean")
-"""What is multiplied by a factor when its first input is."""
+"""Operators whose result is multiplied by a factor when their first input is."""
 WEIGHTED = ("MatMul", "Conv", "ConvTranspose", "LayerNormalization", "RMSNormalization", "Mul")
-"""What is multiplied by a factor when all its constants are."""
+"""Operators whose result is multiplied by a factor when all their constants are."""
 
 
 def _path(value: ir.Value | None) -> list[ir.Node] | None:
@@ -119,7 +119,7 @@ def _again(value: ir.Value, factor: float, path: list[ir.Node], emit: Emitter) -
     return made
 
 
-def absorbed(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def fold_factor(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Folds a factor into the constants of what computes the other operand, Q before K."""
     value, factor = node.inputs[0], scalar_of(node.inputs[1])
     if value is None or factor is None or not np.isfinite(factor) or factor == 0.0:
@@ -156,7 +156,7 @@ def absorbed(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return None
 
 
-def scales_behind(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def scale_result(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Multiplies a product once instead of its operands."""
     operands, factor = list(node.inputs), 1.0
     if any(array_of(value) is not None for value in operands):
@@ -174,7 +174,7 @@ def scales_behind(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit("Mul", product, emit.constant(np.array(factor), "scale", like=product), label="scaled")
 
 
-def _masked(value: ir.Value | None) -> tuple[ir.Node, ir.Value, npt.NDArray[Any]] | None:
+def _mask_of(value: ir.Value | None) -> tuple[ir.Node, ir.Value, npt.NDArray[Any]] | None:
     """(node, x, mask) of x + mask or Where(constant, x, mask), which nothing else reads."""
     node = produced_by(value, "Add", "Where")
     if node is None or value is None or not sole_user(value):
@@ -197,7 +197,7 @@ def scaled_mask(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Takes a positive factor between mask and softmax in front of the mask."""
     scaled = produced_by(node.inputs[0], "Mul")
     factor = None if scaled is None else scalar_of(scaled.inputs[1])
-    found = None if scaled is None else _masked(scaled.inputs[0])
+    found = None if scaled is None else _mask_of(scaled.inputs[0])
     if scaled is None or found is None or factor is None or factor <= 0 or not np.isfinite(factor):
         return None
     mask, x, constant = found
@@ -232,7 +232,9 @@ def split_mask(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return _softmax(node, emit("Add", biased, mask, label="masked"), emit)
 
 
-def _with_ones_moved(shape: Sequence[int], before: Sequence[int], after: Sequence[int]) -> list[int] | None:
+def _equivalent_broadcast(
+    shape: Sequence[int], before: Sequence[int], after: Sequence[int]
+) -> list[int] | None:
     """The shape that broadcasts to `after` as `shape` does to `before`, if these differ in ones only."""
     full = [1] * (len(before) - len(shape)) + list(shape)
     if [extent for extent in before if extent != 1] != [extent for extent in after if extent != 1]:
@@ -245,7 +247,7 @@ def reshaped_mask(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Masks behind a Reshape that adds or drops axes of size 1, in front of which it was done."""
     value = node.inputs[0]
     reshape, after = produced_by(value, "Reshape"), shape_of(value)
-    found = None if reshape is None or value is None or not sole_user(value) else _masked(reshape.inputs[0])
+    found = None if reshape is None or value is None or not sole_user(value) else _mask_of(reshape.inputs[0])
     before = None if found is None else shape_of(found[1])
     if found is None or after is None or before is None or after[-1:] != before[-1:]:
         return None
@@ -254,7 +256,7 @@ def reshaped_mask(node: ir.Node, emit: Emitter) -> ir.Value | None:
     placed: list[ir.Value] = []
     for constant in constants:
         array = array_of(constant)
-        shape = None if array is None else _with_ones_moved(array.shape, before, after)
+        shape = None if array is None else _equivalent_broadcast(array.shape, before, after)
         if array is None or shape is None:
             return None
         placed.append(emit.constant(array.reshape(shape), "mask"))
@@ -326,7 +328,7 @@ def grouped_heads(node: ir.Node, emit: Emitter) -> ir.Value | None:
 RULES: Rules = {
     "Softmax": [scaled_mask, split_mask, reshaped_mask],
     "Where": [constant_last, always_a_number],
-    "MatMul": [scales_behind, grouped_heads],
-    "Mul": [absorbed],
+    "MatMul": [scale_result, grouped_heads],
+    "Mul": [fold_factor],
 }
 """To be applied once decomposed activations are recognised, whose constants this would absorb."""

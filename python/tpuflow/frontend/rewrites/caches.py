@@ -34,7 +34,7 @@ def _rows(table: Array, source: ir.Value, shape: tuple[int, ...], emit: Emitter,
     return emit.reshape(picked, shape, f"{label}_shape")
 
 
-def _written(
+def _write_rows(
     cache: ir.Value, rows: ir.Value, axis: int, source: ir.Value, first: Array, emit: Emitter
 ) -> ir.Value | None:
     """A cache with rows from the place on that `first` holds for every value of the input."""
@@ -81,7 +81,7 @@ def tensor_scatter(node: ir.Node, emit: Emitter) -> ir.Value | None:
         if count > 1:
             return None
         places = places % size
-    return _written(cache, rows, axis, source, places, emit)
+    return _write_rows(cache, rows, axis, source, places, emit)
 
 
 def _part(x: ir.Value, axis: int, first: int, last: int, emit: Emitter) -> ir.Value | None:
@@ -118,7 +118,7 @@ def scatter_one_row(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if found is None or not np.all(found[1] == found[1][:, :1]):
         return None
     places = np.rint(found[1][:, 0]).astype(np.int64)
-    return _written(data, rows, axis, found[0], np.where(places < 0, places + shape[axis], places), emit)
+    return _write_rows(data, rows, axis, found[0], np.where(places < 0, places + shape[axis], places), emit)
 
 
 RULES: Rules = {

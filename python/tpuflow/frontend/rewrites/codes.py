@@ -38,7 +38,7 @@ def _single(value: ir.Value | None) -> bool:
     return shape is not None and all(extent == 1 for extent in shape)
 
 
-def _numbers(
+def _dequantize(
     codes: ir.Value | None,
     scale: ir.Value | None,
     zero: ir.Value | None,
@@ -46,7 +46,7 @@ def _numbers(
     emit: Emitter,
     label: str,
 ) -> ir.Value | None:
-    """What codes stand for; scale and zero point one, or one per index of `axis`."""
+    """The numbers of codes; scale and zero point are single, or one per index of `axis`."""
     shape = shape_of(codes)
     if codes is None or shape is None or (zero is not None and shape_of(zero) is None):
         return None
@@ -70,7 +70,7 @@ def quantized_convolution(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """QLinearConv."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = node.inputs[:8]
     bias = input_at(node, 8)
-    left, right = _numbers(x, x_scale, x_zero, 1, emit, "x"), _numbers(w, w_scale, w_zero, 0, emit, "w")
+    left, right = _dequantize(x, x_scale, x_zero, 1, emit, "x"), _dequantize(w, w_scale, w_zero, 0, emit, "w")
     if left is None or right is None:
         return None
     inputs = [left, right]
@@ -85,7 +85,10 @@ def quantized_convolution(node: ir.Node, emit: Emitter) -> ir.Value | None:
 def quantized_product(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """QLinearMatMul."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.inputs[:8]
-    left, right = _numbers(a, a_scale, a_zero, -2, emit, "a"), _numbers(b, b_scale, b_zero, -1, emit, "b")
+    left, right = (
+        _dequantize(a, a_scale, a_zero, -2, emit, "a"),
+        _dequantize(b, b_scale, b_zero, -1, emit, "b"),
+    )
     if left is None or right is None:
         return None
     return emit("QuantizeLinear", emit("MatMul", left, right), y_scale, y_zero)
@@ -96,7 +99,7 @@ def integer_product(node: ir.Node, emit: Emitter) -> ir.Value | None:
     convolution = node.op_type == "ConvInteger"
     axes = (1, 0) if convolution else (-2, -1)
     operands = [
-        _numbers(node.inputs[k], None, input_at(node, 2 + k), axes[k], emit, f"operand{k}") for k in (0, 1)
+        _dequantize(node.inputs[k], None, input_at(node, 2 + k), axes[k], emit, f"operand{k}") for k in (0, 1)
     ]
     if operands[0] is None or operands[1] is None:
         return None
@@ -105,7 +108,9 @@ def integer_product(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit("Cast", product, attributes={"to": int(ir.DataType.INT32)})
 
 
-def _spread(value: ir.Value, node: ir.Node, rank: int, emit: Emitter, label: str) -> ir.Value | None:
+def _broadcast_parameter(
+    value: ir.Value, node: ir.Node, rank: int, emit: Emitter, label: str
+) -> ir.Value | None:
     """A scale or zero point of a node as float32 that broadcasts."""
     shape = shape_of(value)
     if shape is None or node.attributes.get_int("block_size", 0) != 0:
@@ -126,8 +131,8 @@ def quantized_at_run_time(node: ir.Node, emit: Emitter) -> ir.Value | None:
         return None
     if array_of(scale) is not None and (zero is None or array_of(zero) is not None):
         return None
-    divisor = _spread(scale, node, len(shape), emit, "scale")
-    shift = None if zero is None else _spread(zero, node, len(shape), emit, "zero")
+    divisor = _broadcast_parameter(scale, node, len(shape), emit, "scale")
+    shift = None if zero is None else _broadcast_parameter(zero, node, len(shape), emit, "zero")
     if divisor is None or (zero is not None and shift is None):
         return None
     codes = emit("Round", emit("Div", x, divisor))
@@ -145,8 +150,8 @@ def dequantized_at_run_time(node: ir.Node, emit: Emitter) -> ir.Value | None:
         return None
     if array_of(scale) is not None and (zero is None or array_of(zero) is not None):
         return None
-    factor = _spread(scale, node, len(shape), emit, "scale")
-    shift = None if zero is None else _spread(zero, node, len(shape), emit, "zero")
+    factor = _broadcast_parameter(scale, node, len(shape), emit, "scale")
+    shift = None if zero is None else _broadcast_parameter(zero, node, len(shape), emit, "zero")
     if factor is None or (zero is not None and shift is None):
         return None
     numbers = emit("Cast", x, attributes={"to": FLOAT}, label="codes")

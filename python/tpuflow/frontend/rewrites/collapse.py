@@ -139,7 +139,12 @@ def residual(node: ir.Node, emit: Emitter) -> ir.Value | None:
         if conv is None or value is None or not sole_user(value) or conv.inputs[0] is not other:
             continue
         weights, same = _weights(conv), shape_of(value) == shape_of(other)
-        if weights is None or not same or shape_of(value) is None or not _is_centered(conv, weights.shape):
+        if (
+            weights is None
+            or not same
+            or shape_of(value) is None
+            or not _has_centered_kernel(conv, weights.shape)
+        ):
             continue
         rows, inner = weights.shape[:2]
         group = rows // conv.attributes.get_int("group", 1)
@@ -152,7 +157,7 @@ def residual(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return None
 
 
-def _is_centered(conv: ir.Node, shape: tuple[int, ...]) -> bool:
+def _has_centered_kernel(conv: ir.Node, shape: tuple[int, ...]) -> bool:
     """Whether the middle of a kernel lies on the place it computes, and rows are channels of the operand."""
     rank, kernel = len(shape) - 2, shape[2:]
     dilations, pads = _numbers(conv, "dilations", [1] * rank), _pads(conv, rank)

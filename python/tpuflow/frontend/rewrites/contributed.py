@@ -39,7 +39,7 @@ def _numbers(
     return emit("DequantizeLinear", *operands, attributes=attributes, label=label)
 
 
-def _coded(node: ir.Node, emit: Emitter, y: ir.Value, scale: int, zero: int) -> ir.Value:
+def _quantize_result(node: ir.Node, emit: Emitter, y: ir.Value, scale: int, zero: int) -> ir.Value:
     """The codes of a result, with the scale and zero point at these inputs."""
     return emit("QuantizeLinear", y, input_at(node, scale), input_at(node, zero), label="codes")
 
@@ -67,7 +67,7 @@ def general_product(node: ir.Node, emit: Emitter) -> ir.Value | None:
     operands = [_numbers(node, emit, (0, 1, 2), "a"), _numbers(node, emit, (3, 4, 5), "b", columns)]
     operands += [] if bias is None else [bias]
     y = emit("Gemm", *operands, attributes=attributes_of(node), label="numbers")
-    return y if input_at(node, 7) is None else _coded(node, emit, y, 7, 8)
+    return y if input_at(node, 7) is None else _quantize_result(node, emit, y, 7, 8)
 
 
 def two_operands(operator: str) -> Rewrite:
@@ -75,7 +75,7 @@ def two_operands(operator: str) -> Rewrite:
 
     def rewrite(node: ir.Node, emit: Emitter) -> ir.Value | None:
         a, b = _numbers(node, emit, (0, 1, 2), "a"), _numbers(node, emit, (3, 4, 5), "b")
-        return _coded(node, emit, emit(operator, a, b, label="numbers"), 6, 7)
+        return _quantize_result(node, emit, emit(operator, a, b, label="numbers"), 6, 7)
 
     return rewrite
 
@@ -90,7 +90,7 @@ def one_operand(operator: str, *dropped: str) -> Rewrite:
         for name in dropped:
             attributes.pop(name, None)
         x = _numbers(node, emit, (0, 1, 2), "x")
-        return _coded(node, emit, emit(operator, x, attributes=attributes, label="numbers"), 3, 4)
+        return _quantize_result(node, emit, emit(operator, x, attributes=attributes, label="numbers"), 3, 4)
 
     return rewrite
 
@@ -101,7 +101,7 @@ def concatenation(node: ir.Node, emit: Emitter) -> ir.Value | None:
         _numbers(node, emit, (place, place + 1, place + 2), f"x{place // 3}")
         for place in range(2, len(node.inputs), 3)
     ]
-    return _coded(
+    return _quantize_result(
         node, emit, emit("Concat", *operands, attributes=attributes_of(node), label="numbers"), 0, 1
     )
 
@@ -120,13 +120,13 @@ def largest_codes(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit("QuantizeLinear", y, scale, zero, label="codes")
 
 
-def _contributed(rewrites: Mapping[str, Rewrite]) -> Rules:
+def _in_domain(rewrites: Mapping[str, Rewrite]) -> Rules:
     return {f"{CONTRIBUTED}.{name}": [rewrite] for name, rewrite in rewrites.items()}
 
 
 RULES: Rules = {
     "MaxPool": [largest_codes],
-    **_contributed(
+    **_in_domain(
         {
             "QGemm": general_product,
             "QLinearAdd": two_operands("Add"),

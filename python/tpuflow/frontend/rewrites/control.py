@@ -41,7 +41,7 @@ def _is_too_long(node: ir.Node, body: ir.Graph, steps: int) -> bool:
     return steps > MOST_STEPS or len(node.graph or ()) + steps * len(body) > MOST_NODES
 
 
-def _goes_on(body: ir.Graph) -> bool:
+def _never_ends(body: ir.Graph) -> bool:
     """Whether the body of a Loop never ends it: its condition is passed on, or constantly true."""
     value: ir.Value | None = body.outputs[0]
     while (node := produced_by(value, "Identity")) is not None:
@@ -63,7 +63,7 @@ def loop(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
     if condition is not None and go is None:
         return None
     steps = max(int(count), 0) if go is None or bool(np.all(go)) else 0
-    if _is_too_long(node, body, steps) or (steps > 1 and not _goes_on(body)):
+    if _is_too_long(node, body, steps) or (steps > 1 and not _never_ends(body)):
         return None
     scanned: list[list[ir.Value]] = [[] for _ in body.outputs[1 + len(states) :]]
     true = emit.constant(np.array(True), "condition")
@@ -73,7 +73,7 @@ def loop(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
         states = list(results[1 : 1 + len(states)])
         for values, value in zip(scanned, results[1 + len(states) :], strict=True):
             values.append(value)
-    stacked = [_stacked(values, 0, emit) for values in scanned]
+    stacked = [_stack(values, 0, emit) for values in scanned]
     return _all([*states, *stacked], len(node.outputs))
 
 
@@ -83,7 +83,7 @@ def _all(values: Sequence[ir.Value | None], count: int) -> list[ir.Value] | None
     return found[:count] if len(found) == len(values) else None
 
 
-def _stacked(values: Sequence[ir.Value], axis: int, emit: Emitter) -> ir.Value | None:
+def _stack(values: Sequence[ir.Value], axis: int, emit: Emitter) -> ir.Value | None:
     """Tensors along a new axis; None where there are none, or their shape is not known yet."""
     if not values or any(shape_of(value) is None for value in values):
         return None
@@ -121,7 +121,7 @@ def scan(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
         for values, value in zip(scanned, results[len(states) :], strict=True):
             values.append(value)
     ends = [
-        _stacked(values[::-1] if back else values, axis, emit)
+        _stack(values[::-1] if back else values, axis, emit)
         for values, axis, back in zip(scanned, out_axes, out_backwards, strict=True)
     ]
     return _all([*states, *ends], len(node.outputs))
@@ -207,7 +207,7 @@ def joined_sequence(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if not items:
         return None
     if node.attributes.get_int("new_axis", 0):
-        return _stacked(items, axis, emit)
+        return _stack(items, axis, emit)
     return emit("Concat", *items, attributes={"axis": axis})
 
 

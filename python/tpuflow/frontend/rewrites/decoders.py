@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
     from tpuflow.frontend.rewrite import Emitter, Rules
 
-__all__ = ["RULES", "group_query_attention", "rotated"]
+__all__ = ["RULES", "group_query_attention", "rotate"]
 
 Array = npt.NDArray[Any]
 CONTRIBUTED = "com.microsoft"
 LOWEST = -1e9
-"""What is added to scores of keys that a query must not see."""
+"""Addend of the scores of keys that a query must not see."""
 
 
-def _unpacked(data: Array, bits: int, count: int) -> Array:
+def _unpack_bits(data: Array, bits: int, count: int) -> Array:
     """Codes of a width that divides 8, the first in the low bits, `count` along the last axis."""
     bytes_ = data.view(np.uint8) if data.dtype in (np.uint8, np.int8) else data.astype(np.uint8)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
@@ -52,7 +52,7 @@ def _zero_points(zeros: Array | None, bits: int, rows: int, blocks: int) -> Arra
     if zeros.dtype != np.uint8:
         return zeros.reshape(rows, blocks) if zeros.size == rows * blocks else None
     width = math.ceil(blocks * bits / 8)
-    return _unpacked(zeros.reshape(rows, width), bits, blocks) if zeros.size == rows * width else None
+    return _unpack_bits(zeros.reshape(rows, width), bits, blocks) if zeros.size == rows * width else None
 
 
 def product_of_codes(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -65,7 +65,7 @@ def product_of_codes(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if x is None or data is None or scales is None or not constant or bits not in {2, 4, 8} or block < 1:
         return None
     blocks = math.ceil(k / block)
-    codes = _unpacked(data.reshape(n, -1), bits, blocks * block)
+    codes = _unpack_bits(data.reshape(n, -1), bits, blocks * block)
     zeros = _zero_points(stated[0], bits, n, blocks)
     if zeros is None or scales.size != n * blocks or codes.shape[1] < k:
         return None
@@ -92,9 +92,9 @@ def rows_of_codes(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if packed and bits < 8:
         if axis != last:
             return None
-        data = _unpacked(data, bits, data.shape[-1] * 8 // bits)
+        data = _unpack_bits(data, bits, data.shape[-1] * 8 // bits)
         if zeros is not None:
-            zeros = _unpacked(zeros, bits, scales.shape[-1])
+            zeros = _unpack_bits(zeros, bits, scales.shape[-1])
     codes = data.astype(np.int32)
     middle = (1 << (bits - 1)) if packed and zeros is None else 0
     spread = [
@@ -139,7 +139,7 @@ def skip_normalization(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
     return [y, total, total, total][: len(node.outputs)]
 
 
-def rotated(
+def rotate(
     x: ir.Value,
     tables: tuple[Array, Array],
     places: ir.Value,
@@ -237,13 +237,13 @@ def rotary(node: ir.Node, emit: Emitter) -> ir.Value | None:
         else emit.reshape(x, (shape[0], sequence, heads, shape[2] // heads), "heads")
     )
     interleaved = bool(node.attributes.get_int("interleaved", 0))
-    y = rotated(spread, tables, places, emit, interleaved=interleaved, label="x")
+    y = rotate(spread, tables, places, emit, interleaved=interleaved, label="x")
     if heads_first:
         return emit("Transpose", y, attributes={"perm": [0, 2, 1, 3]}, label="back")
     return emit.reshape(y, shape, "back")
 
 
-def _packed(node: ir.Node, heads: int, shared: int, emit: Emitter) -> list[ir.Value] | None:
+def _split_heads(node: ir.Node, heads: int, shared: int, emit: Emitter) -> list[ir.Value] | None:
     """Query, key and value, apart, as [batch, sequence, heads, features]."""
     query, key, value = (input_at(node, place) for place in range(3))
     shape = shape_of(query)
@@ -275,7 +275,7 @@ def group_query_attention(node: ir.Node, emit: Emitter) -> Sequence[ir.Value] | 
     shape = shape_of(node.inputs[0])
     if not shape or int(lengths.ravel()[0]) + 1 != before + shape[1]:
         return None
-    parts = _packed(node, heads, shared, emit)
+    parts = _split_heads(node, heads, shared, emit)
     if parts is None:
         return None
     batch, sequence, _, width = shape_of(parts[0]) or ()
@@ -288,7 +288,7 @@ def group_query_attention(node: ir.Node, emit: Emitter) -> Sequence[ir.Value] | 
             places = emit.constant(line.astype(np.int64), "places")
         interleaved = bool(node.attributes.get_int("rotary_interleaved", 0))
         for at, name in enumerate(("query", "key")):
-            parts[at] = rotated(parts[at], tables, places, emit, interleaved=interleaved, label=name)
+            parts[at] = rotate(parts[at], tables, places, emit, interleaved=interleaved, label=name)
     query, key, value = (
         emit("Transpose", part, attributes={"perm": [0, 2, 1, 3]}, label=f"{name}_first")
         for name, part in zip(("query", "key", "value"), parts, strict=True)
@@ -304,7 +304,9 @@ def group_query_attention(node: ir.Node, emit: Emitter) -> Sequence[ir.Value] | 
         emit("MatMul", grouped, turned, label="scores"), (batch, heads, sequence, total), "by_head"
     )
     scores = emit("Mul", scores, emit.constant(np.float32(scale), "scale"), label="scaled")
-    shares = emit("Softmax", _limited(node, scores, before, emit), attributes={"axis": -1}, label="shares")
+    shares = emit(
+        "Softmax", _mask_scores(node, scores, before, emit), attributes={"axis": -1}, label="shares"
+    )
     mixed = emit(
         "MatMul", emit.reshape(shares, (batch, shared, rows, total), "shares_grouped"), value, label="mixed"
     )
@@ -313,7 +315,7 @@ def group_query_attention(node: ir.Node, emit: Emitter) -> Sequence[ir.Value] | 
     return [emit.reshape(back, (batch, sequence, heads * width), "joined"), key, value][: len(node.outputs)]
 
 
-def _limited(node: ir.Node, scores: ir.Value, before: int, emit: Emitter) -> ir.Value:
+def _mask_scores(node: ir.Node, scores: ir.Value, before: int, emit: Emitter) -> ir.Value:
     """Scores behind the cap, the mask of later keys and of those outside the window, and the bias."""
     cap, window = node.attributes.get_float("softcap", 0.0), node.attributes.get_int("local_window_size", -1)
     if cap:

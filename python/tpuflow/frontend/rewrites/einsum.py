@@ -32,7 +32,7 @@ Term = tuple["ir.Value", str]
 
 def einsum(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Rewrites any equation over tensors of numbers."""
-    equation = _parsed(node)
+    equation = _parse_equation(node)
     y = shape_of(node.outputs[0])
     if equation is None or any(value is None or value.dtype is None for value in node.inputs):
         return None
@@ -63,11 +63,11 @@ def einsum(node: ir.Node, emit: Emitter) -> ir.Value | None:
         value = emit.reshape(value, shape, "whole")
     if any(letter not in term for letter in result):
         return None
-    ordered = _ordered(value, term, result, emit)
+    ordered = _reorder(value, term, result, emit)
     return ordered if y is None or shape_of(ordered) == y else emit.reshape(ordered, y, "shape")
 
 
-def _parsed(node: ir.Node) -> tuple[list[str], str] | None:
+def _parse_equation(node: ir.Node) -> tuple[list[str], str] | None:
     """One string of letters per operand, and that of the result."""
     equation = node.attributes.get_string("equation", "").replace(" ", "")
     left, arrow, result = equation.partition("->")
@@ -139,7 +139,7 @@ def _product(a: Term, b: Term, later: set[str], sizes: dict[str, int], emit: Emi
     return emit.reshape(product, [sizes[c] for c in order], "product"), order
 
 
-def _ordered(value: ir.Value, term: str, result: str, emit: Emitter) -> ir.Value:
+def _reorder(value: ir.Value, term: str, result: str, emit: Emitter) -> ir.Value:
     perm = [term.index(c) for c in result]
     return (
         value if perm == sorted(perm) else emit("Transpose", value, attributes={"perm": perm}, label="order")
@@ -156,7 +156,7 @@ def _block(
     emit: Emitter,
 ) -> ir.Value:
     """`value` as [batch, rows, columns], each of rows and columns flattened to one axis."""
-    ordered = _ordered(value, term, "".join([*batch, *rows, *columns]), emit)
+    ordered = _reorder(value, term, "".join([*batch, *rows, *columns]), emit)
     shape = [sizes[c] for c in batch]
     shape += [math.prod(sizes[c] for c in rows), math.prod(sizes[c] for c in columns)]
     return emit.reshape(ordered, shape, "block")

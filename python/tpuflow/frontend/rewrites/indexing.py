@@ -44,11 +44,11 @@ MOST_ROUNDS = 16
 MOST_COMPARED = 1 << 24
 """Elements a choice by index may compare."""
 NEUTRAL = {"add": 0.0, "mul": 1.0}
-"""What leaves an element as it is; of maximum and minimum it is infinite, which no grid has."""
+"""Neutral element; of maximum and minimum it is infinite, which no grid has."""
 REDUCTIONS = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
 
 
-def _picked(
+def _gather_rows(
     x: ir.Value, size: int, rest: Sequence[int], places: Array, emit: Emitter, label: str
 ) -> ir.Value:
     """Rows `places` of `x` seen as [size, rest]."""
@@ -83,7 +83,7 @@ def gather_elements(node: ir.Node, emit: Emitter) -> ir.Value | None:
     grid: list[Array] = list(np.indices(along.shape))
     grid[axis] = along
     flat = np.ravel_multi_index(grid, shape)
-    return emit.reshape(_picked(x, math.prod(shape), (), flat, emit, "elements"), along.shape, "shape")
+    return emit.reshape(_gather_rows(x, math.prod(shape), (), flat, emit, "elements"), along.shape, "shape")
 
 
 def gather_nd(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -100,7 +100,7 @@ def gather_nd(node: ir.Node, emit: Emitter) -> ir.Value | None:
     axes = [*outer, *np.moveaxis(places, -1, 0)]
     flat = np.ravel_multi_index(axes, shape[: batch + depth])
     size, rest = math.prod(shape[: batch + depth]), shape[batch + depth :]
-    return emit.reshape(_picked(x, size, rest, flat, emit, "rows"), y, "shape")
+    return emit.reshape(_gather_rows(x, size, rest, flat, emit, "rows"), y, "shape")
 
 
 def scatter_elements(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -114,7 +114,7 @@ def scatter_elements(node: ir.Node, emit: Emitter) -> ir.Value | None:
         return None
     grid: list[Array] = list(np.indices(along.shape))
     grid[axis] = along
-    return _scattered(node, np.ravel_multi_index(grid, shape).ravel(), math.prod(shape), (), emit)
+    return _scatter_rows(node, np.ravel_multi_index(grid, shape).ravel(), math.prod(shape), (), emit)
 
 
 def scatter_nd(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -127,10 +127,10 @@ def scatter_nd(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if places is None:
         return None
     flat = np.ravel_multi_index(list(np.moveaxis(places, -1, 0)), shape[:depth]).ravel()
-    return _scattered(node, flat, math.prod(shape[:depth]), shape[depth:], emit)
+    return _scatter_rows(node, flat, math.prod(shape[:depth]), shape[depth:], emit)
 
 
-def _scattered(
+def _scatter_rows(
     node: ir.Node, places: Array, size: int, rest: Sequence[int], emit: Emitter
 ) -> ir.Value | None:
     """`x` seen as [size, rest], with update k (reduced) into row places[k]."""
@@ -156,16 +156,16 @@ def _scattered(
             source = np.zeros(size, int)
             source[turn[kept]] = 1 + kept
             neutral = emit.constant(np.full((1, *rest), NEUTRAL[reduction]), "neutral", like=x)
-            rows = emit(REDUCTIONS[reduction], rows, _joined(neutral, new, source, 1, emit))
+            rows = emit(REDUCTIONS[reduction], rows, _join_rows(neutral, new, source, 1, emit))
             continue
         written = new
         if reduction != "none":
-            before = _joined(rows, new, turn[kept], size, emit)
-            written = emit(REDUCTIONS[reduction], before, _joined(new, rows, kept, places.size, emit))
+            before = _join_rows(rows, new, turn[kept], size, emit)
+            written = emit(REDUCTIONS[reduction], before, _join_rows(new, rows, kept, places.size, emit))
         # Row k of the result is row k of what was, or of what is written: of several the last.
         source = np.arange(size)
         source[turn[kept]] = size + np.arange(len(kept))
-        rows = _joined(rows, written, source, size, emit)
+        rows = _join_rows(rows, written, source, size, emit)
     return emit.reshape(rows, shape, "shape")
 
 
@@ -180,7 +180,7 @@ def _occurrences(places: Array) -> Array:
     return counts
 
 
-def _joined(a: ir.Value, b: ir.Value, source: Array, size: int, emit: Emitter) -> ir.Value:
+def _join_rows(a: ir.Value, b: ir.Value, source: Array, size: int, emit: Emitter) -> ir.Value:
     """Rows `source` of `a` (below `size`) and `b` (from `size` on)."""
     breaks = np.flatnonzero((np.diff(source) != 1) | (source[1:] == size)) + 1
     bounds = [0, *breaks.tolist(), len(source)]
@@ -211,7 +211,7 @@ def reversed_sequence(node: ir.Node, emit: Emitter) -> ir.Value | None:
         row[:length] = row[:length][::-1]
     rows = np.arange(shape[batch])[:, np.newaxis]
     flat = rows * shape[time] + steps if batch == 0 else (steps * shape[batch] + rows).T
-    picked = _picked(x, shape[0] * shape[1], shape[2:], flat, emit, "steps")
+    picked = _gather_rows(x, shape[0] * shape[1], shape[2:], flat, emit, "steps")
     return emit.reshape(picked, shape, "shape")
 
 
@@ -222,7 +222,7 @@ def compress(node: ir.Node, emit: Emitter) -> ir.Value | None:
         return None
     places = np.flatnonzero(condition)
     if "axis" not in node.attributes:
-        return _picked(x, math.prod(shape), (), places, emit, "elements") if len(places) else None
+        return _gather_rows(x, math.prod(shape), (), places, emit, "elements") if len(places) else None
     axis = node.attributes.get_int("axis", 0) % len(shape)
     if not len(places):
         return None

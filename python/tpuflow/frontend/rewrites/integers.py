@@ -104,11 +104,11 @@ def in_float(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if not _integer(y):
         return result
     if bits is not None and node.op_type in GROWING:
-        result = _wrapped(result, bits, x.dtype, emit)
+        result = _wrap(result, bits, x.dtype, emit)
     return _back(result, y.dtype, emit)
 
 
-def _wrapped(value: ir.Value, bits: int, kind: ir.DataType, emit: Emitter) -> ir.Value:
+def _wrap(value: ir.Value, bits: int, kind: ir.DataType, emit: Emitter) -> ir.Value:
     """The number modulo 2^bits, within the type."""
     least = 0.0 if kind in {ir.DataType.UINT8, ir.DataType.UINT16} else -(2.0 ** (bits - 1))
     shifted = emit("Add", value, emit.constant(-least, "shift", like=value), label="shifted")
@@ -168,7 +168,7 @@ def back_and_forth(node: ir.Node, emit: Emitter) -> ir.Value | None:
     kind = ir.DataType(inner.attributes.get_int("to", 0))
     if x is None or x.dtype != ir.DataType.FLOAT or kind in NARROW:
         return None
-    if _is_whole(x):
+    if _holds_integers(x):
         return x
     return emit("Mul", emit("Floor", emit("Abs", x)), emit("Sign", x))
 
@@ -185,7 +185,7 @@ def between_integers(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit("Cast", source, attributes={"to": FLOAT})
 
 
-def _is_whole(value: ir.Value) -> bool:
+def _holds_integers(value: ir.Value) -> bool:
     """Whether a float tensor is known to hold whole numbers only."""
     seen: set[ir.Value] = set()
     open_: list[ir.Value] = [value]

@@ -40,7 +40,7 @@ UNARY = (
 BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu")
 
 
-def _transposed(value: ir.Value | None, *, shared: bool = False) -> tuple[ir.Value, list[int]] | None:
+def _transpose_of(value: ir.Value | None, *, shared: bool = False) -> tuple[ir.Value, list[int]] | None:
     """(x, perm) of a Transpose, unless others read it too and it is not to be `shared`.
 
     Its shape is known: without it nothing says that axes and pads of what reads it fit the permutation.
@@ -69,7 +69,7 @@ def _order_of_ones(shape: tuple[int, ...] | None, perm: list[int]) -> list[int] 
 
 def past_unary(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Moves a transpose behind an elementwise operator of one tensor."""
-    found = _transposed(node.inputs[0])
+    found = _transpose_of(node.inputs[0])
     if found is None or len(node.outputs) > 1:
         return None
     x, perm = found
@@ -79,7 +79,7 @@ def past_unary(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 def past_binary(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Moves a transpose behind an elementwise operator of two, the other constant or turned alike."""
-    found = [_transposed(value) for value in node.inputs]
+    found = [_transpose_of(value) for value in node.inputs]
     perm = next((pair[1] for pair in found if pair is not None), None)
     if perm is None or (node.op_type == "PRelu" and found[0] is None):
         return None
@@ -101,7 +101,7 @@ def past_binary(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 def past_pad(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Moves a transpose behind a Pad."""
-    found, pads = _transposed(node.inputs[0]), integers_of(input_at(node, 1))
+    found, pads = _transpose_of(node.inputs[0]), integers_of(input_at(node, 1))
     if found is None or pads is None or input_at(node, 3) is not None:
         return None
     x, perm = found
@@ -113,7 +113,7 @@ def past_pad(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 def past_concat(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Moves a transpose all operands have behind a Concat."""
-    found = [_transposed(value) for value in node.inputs]
+    found = [_transpose_of(value) for value in node.inputs]
     pairs = [pair for pair in found if pair is not None]
     if len(pairs) < len(found) or any(pair[1] != pairs[0][1] for pair in pairs):
         return None
@@ -127,7 +127,7 @@ def past_reduction(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
     What is left to transpose is small, so others may go on reading the transpose in front.
     """
-    found, axes = _transposed(node.inputs[0], shared=True), integers_of(input_at(node, 1))
+    found, axes = _transpose_of(node.inputs[0], shared=True), integers_of(input_at(node, 1))
     if found is None or not axes or min(axes) < 0:
         return None
     x, perm = found

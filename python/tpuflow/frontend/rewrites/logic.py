@@ -35,7 +35,7 @@ def _is_truth(value: ir.Value | None) -> bool:
     return value is not None and value.dtype == ir.DataType.BOOL
 
 
-def swapped(node: ir.Node, emit: Emitter) -> ir.Value:
+def swap_operands(node: ir.Node, emit: Emitter) -> ir.Value:
     """Writes a comparison with its operands exchanged."""
     return emit(SWAPPED[node.op_type], node.inputs[1], node.inputs[0])
 
@@ -66,7 +66,7 @@ def negation(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return None if inner is None else inner.inputs[0]
 
 
-def decided(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def simplify_logic(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Drops And and Or whose result one operand, or one constant, decides."""
     del emit
     a, b, y = node.inputs[0], node.inputs[1], shape_of(node.outputs[0])
@@ -149,13 +149,13 @@ def both_ways(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 
 RULES: Rules = {
-    "Greater": [swapped],
-    "GreaterOrEqual": [swapped],
+    "Greater": [swap_operands],
+    "GreaterOrEqual": [swap_operands],
     "Xor": [exclusive_or],
     "Equal": [equal_truths],
     "Not": [negation],
-    "And": [decided],
-    "Or": [decided],
+    "And": [simplify_logic],
+    "Or": [simplify_logic],
     "Where": [choice],
     "Cast": [both_ways, truth],
     "IsNaN": [not_a_number],

@@ -293,7 +293,7 @@ def cast(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return None
 
 
-def before_reshape(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def move_before_reshape(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Moves an elementwise operator of one input in front of a Reshape only it reads."""
     reshape = produced_by(node.inputs[0], "Reshape")
     if reshape is None or node.inputs[0] is None or not sole_user(node.inputs[0]) or len(node.outputs) > 1:
@@ -345,4 +345,4 @@ RULES: Rules = {
 
 AT_THE_END: Rules = {"Identity": [output_reshape]}
 
-SINKING: Rules = {name: [before_reshape] for name in ELEMENTWISE}
+SINKING: Rules = {name: [move_before_reshape] for name in ELEMENTWISE}

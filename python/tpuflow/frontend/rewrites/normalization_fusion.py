@@ -47,7 +47,7 @@ Over = tuple["ir.Value", tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Spread:
+class ReciprocalRoot:
     """1 / sqrt(u + epsilon), times a constant factor where there is one."""
 
     under: ir.Value
@@ -55,7 +55,7 @@ class Spread:
     factor: ir.Value | None = None
 
 
-def _reduced(node: ir.Node | None) -> Over | None:
+def _reduction_of(node: ir.Node | None) -> Over | None:
     """(x, axes) of a reduction that keeps its axes."""
     shape = None if node is None else shape_of(node.inputs[0])
     if node is None or shape is None or node.inputs[0] is None:
@@ -68,13 +68,13 @@ def _reduced(node: ir.Node | None) -> Over | None:
     return node.inputs[0], axes_of(axes, len(shape))
 
 
-def _averaged(value: ir.Value | None, mean: tuple[str, ...], total: str) -> Over | None:
+def _mean_of(value: ir.Value | None, mean: tuple[str, ...], total: str) -> Over | None:
     """(x, axes) of a mean, or of a sum multiplied by one over how many numbers it adds."""
-    found = _reduced(produced_by(value, *mean)) if mean else None
+    found = _reduction_of(produced_by(value, *mean)) if mean else None
     scaled = produced_by(value, "Mul")
     if found is not None or scaled is None:
         return found
-    found, share = _reduced(produced_by(scaled.inputs[0], total)), scalar_of(scaled.inputs[1])
+    found, share = _reduction_of(produced_by(scaled.inputs[0], total)), scalar_of(scaled.inputs[1])
     shape = None if found is None else shape_of(found[0])
     if found is None or share is None or shape is None:
         return None
@@ -83,7 +83,7 @@ def _averaged(value: ir.Value | None, mean: tuple[str, ...], total: str) -> Over
 
 
 def _mean(value: ir.Value | None) -> Over | None:
-    return _averaged(value, ("ReduceMean", "GlobalAveragePool"), "ReduceSum")
+    return _mean_of(value, ("ReduceMean", "GlobalAveragePool"), "ReduceSum")
 
 
 def _square(value: ir.Value | None) -> ir.Value | None:
@@ -97,7 +97,7 @@ def _square(value: ir.Value | None) -> ir.Value | None:
 
 def _mean_square(value: ir.Value | None) -> Over | None:
     """(x, axes) of mean(x^2)."""
-    found = _averaged(value, (), "ReduceSumSquare")
+    found = _mean_of(value, (), "ReduceSumSquare")
     if found is not None:
         return found
     mean = _mean(value)
@@ -128,16 +128,16 @@ def _variance(value: ir.Value | None) -> Over | None:
     return found if found is not None and mean is not None and found == mean else None
 
 
-def _spread(value: ir.Value | None) -> Spread | None:
-    """What `value` is one over the root of, if it is."""
+def _reciprocal_root_of(value: ir.Value | None) -> ReciprocalRoot | None:
+    """The operand of the reciprocal square root that computes `value`, if one does."""
     node = produced_by(value, "Mul", "Reciprocal", "Sqrt", "Div", "Pow")
     if node is None:
         return None
     if node.op_type == "Mul":
-        inner = _spread(node.inputs[0]) if array_of(node.inputs[1]) is not None else None
+        inner = _reciprocal_root_of(node.inputs[0]) if array_of(node.inputs[1]) is not None else None
         if inner is None or inner.factor is not None:
             return None
-        return Spread(inner.under, inner.epsilon, node.inputs[1])
+        return ReciprocalRoot(inner.under, inner.epsilon, node.inputs[1])
     below = node.inputs[0]
     if node.op_type == "Pow":
         return _with_epsilon(below) if scalar_of(node.inputs[1]) == -0.5 else None
@@ -146,27 +146,27 @@ def _spread(value: ir.Value | None) -> Spread | None:
         inner = None if root is None else _with_epsilon(root.inputs[0])
         if inner is None or array_of(below) is None:
             return None
-        return inner if scalar_of(below) == 1.0 else Spread(inner.under, inner.epsilon, below)
+        return inner if scalar_of(below) == 1.0 else ReciprocalRoot(inner.under, inner.epsilon, below)
     other = produced_by(below, "Sqrt" if node.op_type == "Reciprocal" else "Reciprocal")
     return None if other is None else _with_epsilon(other.inputs[0])
 
 
-def _with_epsilon(value: ir.Value | None) -> Spread | None:
+def _with_epsilon(value: ir.Value | None) -> ReciprocalRoot | None:
     add = produced_by(value, "Add")
     epsilon = None if add is None else scalar_of(add.inputs[1])
     if add is None or add.inputs[0] is None or epsilon is None or not 0 <= epsilon < math.inf:
         return None
-    return Spread(add.inputs[0], epsilon)
+    return ReciprocalRoot(add.inputs[0], epsilon)
 
 
-def divided(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def fuse_normalization(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Recognises n / sqrt(...) and n * (1 / sqrt(...)) for n = x - mean(x) or the x of the mean square."""
     if node.op_type == "Div":
         root = produced_by(node.inputs[1], "Sqrt")
         pairs = [(node.inputs[0], None if root is None else _with_epsilon(root.inputs[0]))]
     else:
         a, b = node.inputs[0], node.inputs[1]
-        pairs = [(a, _spread(b)), (b, _spread(a))]
+        pairs = [(a, _reciprocal_root_of(b)), (b, _reciprocal_root_of(a))]
     for numerator, spread in pairs:
         if numerator is None or spread is None:
             continue
@@ -176,7 +176,7 @@ def divided(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return None
 
 
-def _normal(numerator: ir.Value, spread: Spread, emit: Emitter) -> ir.Value | None:
+def _normal(numerator: ir.Value, spread: ReciprocalRoot, emit: Emitter) -> ir.Value | None:
     centered, variance = _deviation(numerator), _variance(spread.under)
     if centered is not None and centered == variance:
         return normalized(*centered, spread.epsilon, emit)
@@ -194,7 +194,7 @@ def affine_form(node: ir.Node, emit: Emitter) -> ir.Value | None:
         if product is None or offset is None:
             continue
         for x, s in ((product.inputs[0], product.inputs[1]), (product.inputs[1], product.inputs[0])):
-            spread = _spread(s)
+            spread = _reciprocal_root_of(s)
             variance = None if spread is None else _variance(spread.under)
             mean = next((value for value in offset.inputs if value is not s), None)
             if s not in offset.inputs or spread is None or variance is None or variance[0] is not x:
@@ -228,8 +228,8 @@ def _shift(value: ir.Value | None, *, subtracted: bool) -> tuple[ir.Value | None
 
 
 RULES: Rules = {
-    "Div": [divided],
-    "Mul": [divided],
+    "Div": [fuse_normalization],
+    "Mul": [fuse_normalization],
     "Add": [affine_form],
     "Sub": [affine_form],
 }

@@ -50,10 +50,10 @@ def needed_opset(model: ir.Model) -> int:
     Only nodes for the host can need a later one. Opsets after `TARGET` add operators and element types and
     change no meaning, so that the other nodes may be raised with them.
     """
-    return max((_needed(node) for node in model.graph.all_nodes() if not node.domain), default=TARGET)
+    return max((_required_opset(node) for node in model.graph.all_nodes() if not node.domain), default=TARGET)
 
 
-def _needed(node: ir.Node) -> int:
+def _required_opset(node: ir.Node) -> int:
     if node.version is None or node.version <= TARGET or _is_of(node, TARGET):
         return TARGET
     try:
@@ -83,7 +83,7 @@ def _is_of(node: ir.Node, version: int) -> bool:
     return True
 
 
-def _before(since: int, rewrite: Rewrite) -> Rewrite:
+def _before_opset(since: int, rewrite: Rewrite) -> Rewrite:
     """The rewrite for nodes that follow the text of an opset before `since`."""
 
     def upgrade(node: ir.Node, emit: Emitter) -> ir.Value | Sequence[ir.Value] | None:
@@ -92,7 +92,7 @@ def _before(since: int, rewrite: Rewrite) -> Rewrite:
     return upgrade
 
 
-def _kept(node: ir.Node, *moved: str) -> dict[str, Attribute]:
+def _attributes_without(node: ir.Node, *moved: str) -> dict[str, Attribute]:
     return {name: value for name, value in attributes_of(node).items() if name not in moved}
 
 
@@ -176,11 +176,11 @@ def _count_input(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
     if "k" not in node.attributes:
         return None
     count = emit.integers([node.attributes.get_int("k")], "k")
-    return emit.several(node.op_type, node.inputs[0], count, attributes=_kept(node, "k"))
+    return emit.several(node.op_type, node.inputs[0], count, attributes=_attributes_without(node, "k"))
 
 
 def _scatter_elements(node: ir.Node, emit: Emitter) -> ir.Value:
-    return emit("ScatterElements", *node.inputs, attributes=_kept(node))
+    return emit("ScatterElements", *node.inputs, attributes=_attributes_without(node))
 
 
 def _ratio_input(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
@@ -192,16 +192,16 @@ def _ratio_input(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
 
 def _sizes_input(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
     if "split" not in node.attributes:
-        return _stated_parts(node, emit)
+        return state_part_count(node, emit)
     sizes = emit.integers(node.attributes.get_ints("split", []), "split")
-    return emit.several(node.op_type, node.inputs[0], sizes, attributes=_kept(node, "split"))
+    return emit.several(node.op_type, node.inputs[0], sizes, attributes=_attributes_without(node, "split"))
 
 
-def _stated_parts(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
+def state_part_count(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
     """Since opset 18 a Split into equal parts says how many."""
     if input_at(node, 1) is not None or "num_outputs" in node.attributes:
         return None
-    attributes = _kept(node) | {"num_outputs": len(node.outputs)}
+    attributes = _attributes_without(node) | {"num_outputs": len(node.outputs)}
     return emit.several(node.op_type, node.inputs[0], attributes=attributes)
 
 
@@ -209,7 +209,7 @@ def _unshifted_boxes(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Until opset 16 boxes were not shifted by half a pixel."""
     if "coordinate_transformation_mode" in node.attributes:
         return None
-    attributes = _kept(node) | {"coordinate_transformation_mode": "output_half_pixel"}
+    attributes = _attributes_without(node) | {"coordinate_transformation_mode": "output_half_pixel"}
     return emit(node.op_type, *node.inputs, attributes=attributes)
 
 
@@ -218,14 +218,14 @@ def _renamed_mode(node: ir.Node, emit: Emitter) -> ir.Value | None:
     mode = node.attributes.get_string("mode", "bilinear")
     if mode not in names:
         return None
-    return emit(node.op_type, *node.inputs, attributes=_kept(node) | {"mode": names[mode]})
+    return emit(node.op_type, *node.inputs, attributes=_attributes_without(node) | {"mode": names[mode]})
 
 
 def _axes_input(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if "axes" not in node.attributes:
         return None
     axes = emit.integers(node.attributes.get_ints("axes", []), "axes")
-    return emit(node.op_type, node.inputs[0], axes, attributes=_kept(node, "axes"))
+    return emit(node.op_type, node.inputs[0], axes, attributes=_attributes_without(node, "axes"))
 
 
 def _group_scale_per_channel(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -240,7 +240,7 @@ def _group_scale_per_channel(node: ir.Node, emit: Emitter) -> ir.Value | None:
         node.inputs[0],
         emit.constant(np.repeat(scale, repeats), "scale"),
         emit.constant(np.repeat(bias, repeats), "bias"),
-        attributes=_kept(node),
+        attributes=_attributes_without(node),
     )
 
 
@@ -272,7 +272,7 @@ def _without(*names: str) -> Rewrite:
     def rewrite(node: ir.Node, emit: Emitter) -> ir.Value | None:
         if not set(names) & set(node.attributes) or any(output.uses() for output in node.outputs[1:]):
             return None
-        return emit(node.op_type, *node.inputs, attributes=_kept(node, *names))
+        return emit(node.op_type, *node.inputs, attributes=_attributes_without(node, *names))
 
     return rewrite
 
@@ -300,15 +300,15 @@ def _rules() -> Rules:
         (13, "ReduceSum", _axes_input),
         *((18, f"Reduce{name}", _axes_input) for name in REDUCTIONS),
         (16, "RoiAlign", _unshifted_boxes),
-        (18, "Split", _stated_parts),
+        (18, "Split", state_part_count),
         (20, "GridSample", _renamed_mode),
         (21, "GroupNormalization", _group_scale_per_channel),
     ]
     rules: dict[str, list[Rewrite]] = {"Upsample": [_upsample]}  # deprecated since opset 10, and still met
     for since, operator, rewrite in changed:
-        rules.setdefault(operator, []).append(_before(since, rewrite))
+        rules.setdefault(operator, []).append(_before_opset(since, rewrite))
     return rules
 
 
 RULES: Rules = _rules()
-"""What leads from the opset noted at a node to `TARGET`; what they make follows `TARGET`."""
+"""Conversions from the opset noted at a node to `TARGET`; their results follow `TARGET`."""

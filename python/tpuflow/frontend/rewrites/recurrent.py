@@ -112,7 +112,7 @@ class _Cell:
         )
         return self.emit("Slice", x, *(self.emit.integers([n], label) for label, n in bounds), label="gate")
 
-    def applied(self, index: int, x: ir.Value) -> ir.Value:
+    def activate(self, index: int, x: ir.Value) -> ir.Value:
         """An activation of what is limited beforehand."""
         if self.clip > 0:
             limits = [self.emit.constant(np.float32(sign * self.clip), "limit") for sign in (-1, 1)]
@@ -126,7 +126,7 @@ class _Cell:
             return self._gru(x, h), None
         total = emit("Add", x, emit("MatMul", h, self.recurrence))
         if self.node.op_type == "RNN" or c is None:
-            return self.applied(0, total), None
+            return self.activate(0, total), None
         return self._lstm(total, c)
 
     def _lstm(self, total: ir.Value, c: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -135,21 +135,21 @@ class _Cell:
         if self.peepholes:
             parts[0] = emit("Add", parts[0], emit("Mul", self.peepholes[0], c))
             parts[2] = emit("Add", parts[2], emit("Mul", self.peepholes[2], c))
-        enter = self.applied(0, parts[0])
+        enter = self.activate(0, parts[0])
         if self.node.attributes.get_int("input_forget", 0):
             keep = emit("Sub", emit.constant(np.float32(1), "one"), enter)
         else:
-            keep = self.applied(0, parts[2])
-        new = emit("Add", emit("Mul", keep, c), emit("Mul", enter, self.applied(1, parts[3])), label="cell")
+            keep = self.activate(0, parts[2])
+        new = emit("Add", emit("Mul", keep, c), emit("Mul", enter, self.activate(1, parts[3])), label="cell")
         if self.peepholes:
             parts[1] = emit("Add", parts[1], emit("Mul", self.peepholes[1], new))
-        leave = self.applied(0, parts[1])
+        leave = self.activate(0, parts[1])
         return emit("Mul", leave, self.functions[2](new, emit), label="hidden"), new
 
     def _gru(self, x: ir.Value, h: ir.Value) -> ir.Value:
         emit = self.emit
         update_reset = emit("Add", self.gate(x, 0, 2), emit("MatMul", h, self.recurrence))
-        gates = self.applied(0, update_reset)
+        gates = self.activate(0, update_reset)
         update, reset = self.gate(gates, 0), self.gate(gates, 1)
         if self.node.attributes.get_int("linear_before_reset", 0):
             inner = emit("MatMul", h, self.candidate)
@@ -158,7 +158,7 @@ class _Cell:
             inner = emit("Mul", reset, inner)
         else:
             inner = emit("MatMul", emit("Mul", reset, h), self.candidate)
-        candidate = self.applied(1, emit("Add", self.gate(x, 2), inner))
+        candidate = self.activate(1, emit("Add", self.gate(x, 2), inner))
         # (1 - z) c + z h
         return emit("Add", candidate, emit("Mul", update, emit("Sub", h, candidate)), label="hidden")
 
@@ -218,7 +218,7 @@ def _cell(
     return cell, w, total
 
 
-def unrolled(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
+def unroll(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
     """Writes a recurrent operator step by step."""
     x, shape, weights = node.inputs[0], shape_of(node.inputs[0]), shape_of(input_at(node, 1))
     if x is None or shape is None or weights is None or shape_of(input_at(node, 2)) is None:
@@ -310,4 +310,4 @@ def _run(
     return outputs, h, c
 
 
-RULES: Rules = {"RNN": [unrolled], "GRU": [unrolled], "LSTM": [unrolled]}
+RULES: Rules = {"RNN": [unroll], "GRU": [unroll], "LSTM": [unroll]}

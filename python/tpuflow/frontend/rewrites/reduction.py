@@ -40,7 +40,7 @@ MOST_FACTORS = 64
 """Elements a ReduceProd may multiply: the range of a product grows with every factor."""
 
 
-def stated_axes(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def state_axes(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """States the axes in increasing order, and `keepdims`."""
     x, shape, y = node.inputs[0], shape_of(node.inputs[0]), shape_of(node.outputs[0])
     given = integers_of(input_at(node, 1))
@@ -169,10 +169,10 @@ def counted_axis(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 
 RULES: Rules = {
-    **{name: [stated_axes] for name in REDUCTIONS},
-    "ReduceMean": [stated_axes, global_pool],
-    "ReduceMax": [stated_axes, global_pool],
-    "ReduceProd": [stated_axes, product],
+    **{name: [state_axes] for name in REDUCTIONS},
+    "ReduceMean": [state_axes, global_pool],
+    "ReduceMax": [state_axes, global_pool],
+    "ReduceProd": [state_axes, product],
     "ReduceLogSum": [log_sum],
     "ReduceLogSumExp": [log_sum_exp],
     "Log": [summed_exponentials],

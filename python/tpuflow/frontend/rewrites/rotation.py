@@ -59,7 +59,7 @@ def in_reverse(x: ir.Value, axis: int, emit: Emitter) -> ir.Value:
     return emit.reshape(emit("Slice", halves, *bounds, label="reversed"), shape, "joined")
 
 
-def halves_exchanged(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def exchange_halves(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Exchanges the halves of one tensor by a view."""
     shape = shape_of(node.outputs[0])
     if not shape or len(node.inputs) != 2:
@@ -69,15 +69,15 @@ def halves_exchanged(node: ir.Node, emit: Emitter) -> ir.Value | None:
     parts = [produced_by(value, "Slice") for value in node.inputs]
     if rest or any(part is None for part in parts):
         return None
-    second, first = (_part(part, axis) for part in parts if part is not None)
+    second, first = (_slice_of(part, axis) for part in parts if part is not None)
     if second is None or first is None or first[0] is not second[0] or shape_of(first[0]) != shape:
         return None
     exchanged = (first[1], second[1]) == ((0, half), (half, 2 * half))
     return in_reverse(first[0], axis, emit) if exchanged else None
 
 
-def _part(node: ir.Node, along: int) -> tuple[ir.Value, tuple[int, int]] | None:
-    """What a Slice along one axis alone takes neighbouring indices of, and from where to where."""
+def _slice_of(node: ir.Node, along: int) -> tuple[ir.Value, tuple[int, int]] | None:
+    """Operand and range of a Slice with step one along a single axis."""
     x, shape = node.inputs[0], shape_of(node.inputs[0])
     numbers = [integers_of(value) for value in node.inputs[1:]]
     if x is None or shape is None or len(numbers) != 4:  # `movement` states all of them
@@ -89,4 +89,4 @@ def _part(node: ir.Node, along: int) -> tuple[ir.Value, tuple[int, int]] | None:
     return x, (begin, end)
 
 
-RULES: Rules = {"Mul": [signs_in_table], "Concat": [halves_exchanged]}
+RULES: Rules = {"Mul": [signs_in_table], "Concat": [exchange_halves]}

@@ -195,12 +195,12 @@ def grid_sample(node: ir.Node, emit: Emitter) -> ir.Value | None:
             part = emit("Slice", rows, *(emit.integers([number], label) for label, number in numbers))
         # Grids state x first: the last axis.
         places = grid[k].reshape(points, len(sizes))[:, ::-1].astype(np.float32)
-        parts.append(_sampled(part, places, sizes, mode, node, emit))
+        parts.append(_sample_rows(part, places, sizes, mode, node, emit))
     joined = parts[0] if len(parts) == 1 else emit("Concat", *parts, attributes={"axis": 0})
     return emit.reshape(joined, y, "shape")
 
 
-def _sampled(
+def _sample_rows(
     rows: ir.Value, places: Array, sizes: Sequence[int], mode: str, node: ir.Node, emit: Emitter
 ) -> ir.Value:
     """[n, c, positions] from `rows` [n, c, pixels]."""

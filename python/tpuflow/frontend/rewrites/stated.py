@@ -58,7 +58,7 @@ def _parameters(node: ir.Node, shape: tuple[int, ...]) -> tuple[Array, Array] | 
     return _per_element(scale, node, shape), _per_element(zeros.astype(np.int64), node, shape)
 
 
-def dequantized(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def dequantize_constant(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """The numbers constant codes stand for."""
     codes = array_of(node.inputs[0])
     parameters = None if codes is None else _parameters(node, codes.shape)
@@ -69,7 +69,7 @@ def dequantized(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit.constant(numbers, "numbers", steps=scale.astype(np.float32))
 
 
-def quantized(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def quantize_constant(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """The codes of constant numbers."""
     numbers, y = array_of(node.inputs[0]), node.outputs[0]
     parameters = None if numbers is None else _parameters(node, numbers.shape)
@@ -83,7 +83,7 @@ def quantized(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit.constant(np.clip(codes, np.iinfo(kind).min, np.iinfo(kind).max).astype(kind), "codes")
 
 
-def moved(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def move_steps(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Moves steps along with their numbers."""
     numbers, steps, y = array_of(node.inputs[0]), steps_of(input_at(node, 0)), shape_of(node.outputs[0])
     if numbers is None or steps is None:
@@ -97,8 +97,8 @@ def moved(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 
 RULES: Rules = {
-    "DequantizeLinear": [dequantized],
-    "QuantizeLinear": [quantized],
-    "Transpose": [moved],
-    "Reshape": [moved],
+    "DequantizeLinear": [dequantize_constant],
+    "QuantizeLinear": [quantize_constant],
+    "Transpose": [move_steps],
+    "Reshape": [move_steps],
 }

@@ -74,15 +74,15 @@ def running_product(node: ir.Node, emit: Emitter) -> ir.Value | None:
     place, size = int(axis) % len(shape), shape[int(axis)]
     backwards = bool(node.attributes.get_int("reverse", 0))
     if node.attributes.get_int("exclusive", 0):
-        x = _shifted(x, place, size, 1, backwards=backwards, emit=emit)
+        x = _shift(x, place, size, 1, backwards=backwards, emit=emit)
     step = 1
     while step < size:
-        x = emit("Mul", x, _shifted(x, place, size, step, backwards=backwards, emit=emit))
+        x = emit("Mul", x, _shift(x, place, size, step, backwards=backwards, emit=emit))
         step *= 2
     return x
 
 
-def _shifted(x: ir.Value, axis: int, size: int, step: int, *, backwards: bool, emit: Emitter) -> ir.Value:
+def _shift(x: ir.Value, axis: int, size: int, step: int, *, backwards: bool, emit: Emitter) -> ir.Value:
     """`x` moved by `step` along an axis, ones moving in."""
     bounds = (step, size) if backwards else (0, size - step)
     names = (("start", bounds[0]), ("end", bounds[1]), ("axis", axis), ("step", 1))

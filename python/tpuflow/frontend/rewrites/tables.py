@@ -43,13 +43,13 @@ MOST_NODES = 64
 LARGEST_TABLE = 1 << 24
 """Elements of a table."""
 LOWEST = -1e30
-"""What numbers below count as: sums of two masks stay finite, and a softmax leaves both out."""
+"""Replacement of numbers below it: sums of two masks stay finite, and a softmax leaves both out."""
 
 Axes = tuple[int, ...]
 
 
 class _Function:
-    """What a value is computed of, if that is one bounded input alone.
+    """The nodes that compute a value, if they depend on one bounded input alone.
 
     Attributes:
         source: The input; None as long as there are constants only.
@@ -67,10 +67,10 @@ class _Function:
         """The axes of the input in a value; None where this is no such function."""
         if value not in self._axes:
             self._axes[value] = None  # until it is known
-            self._axes[value] = self._found(value)
+            self._axes[value] = self._axes_in(value)
         return self._axes[value]
 
-    def _found(self, value: ir.Value) -> Axes | None:
+    def _axes_in(self, value: ir.Value) -> Axes | None:
         shape, node = shape_of(value), maker_of(value)
         if shape is None or len(self.nodes) > MOST_NODES:
             return None
@@ -80,7 +80,7 @@ class _Function:
             self.source = value
             return tuple(axis for axis, size in enumerate(shape) if size > 1)
         if node.op_type == "Gather" and not node.domain and array_of(node.inputs[0]) is not None:
-            return self._picked(node)
+            return self._gathered_axes(node)
         if node.domain or len(node.outputs) > 1 or node.op_type not in POINTWISE | MOVING:
             return None
         operands = [each for each in node.inputs if each is not None and array_of(each) is None]
@@ -90,11 +90,15 @@ class _Function:
         known = [axes for axes in places if axes is not None]
         if len(known) < len(places):
             return None
-        found = _moved(node, known, shape) if node.op_type in MOVING else _met(node, operands, known, shape)
+        found = (
+            _moved_axes(node, known, shape)
+            if node.op_type in MOVING
+            else _pointwise_axes(node, operands, known, shape)
+        )
         self.nodes[node] = None
         return found
 
-    def _picked(self, node: ir.Node) -> Axes | None:
+    def _gathered_axes(self, node: ir.Node) -> Axes | None:
         """The axes of the input in rows that it picks of a constant."""
         places = node.inputs[1]
         if places is None or array_of(places) is not None or attributes_of(node).get("axis", 0) != 0:
@@ -104,13 +108,15 @@ class _Function:
 
     @property
     def computes(self) -> bool:
-        """Whether its nodes do more than move elements, and compare rows as `tabulated` leaves it."""
+        """Whether its nodes do more than move elements, and compare rows as `tabulate` leaves it."""
         computing = [node.op_type for node in self.nodes if node.op_type in POINTWISE]
         picking = any(node.op_type == "Gather" for node in self.nodes)
         return bool(computing) and not (picking and computing == ["Less"])
 
 
-def _met(node: ir.Node, operands: list[ir.Value], places: list[Axes], shape: tuple[int, ...]) -> Axes | None:
+def _pointwise_axes(
+    node: ir.Node, operands: list[ir.Value], places: list[Axes], shape: tuple[int, ...]
+) -> Axes | None:
     """The axes behind an operator of single elements, whose operands all have them at one place."""
     found = {
         tuple(axis + len(shape) - len(shape_of(value) or ()) for axis in axes)
@@ -126,7 +132,7 @@ def _met(node: ir.Node, operands: list[ir.Value], places: list[Axes], shape: tup
     return None if found or wide else axes
 
 
-def _moved(node: ir.Node, places: list[Axes], shape: tuple[int, ...]) -> Axes | None:
+def _moved_axes(node: ir.Node, places: list[Axes], shape: tuple[int, ...]) -> Axes | None:
     """The axes behind an operator that moves elements, if it leaves them whole."""
     axes, before = places[0], shape_of(node.inputs[0]) or ()
     if node.op_type == "Transpose":
@@ -153,7 +159,7 @@ def _forward(node: ir.Node) -> bool:
     return steps is not None and all(step > 0 for step in steps)
 
 
-def tabulated(node: ir.Node, emit: Emitter) -> ir.Value | None:
+def tabulate(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """The last value that is a function of a bounded input, as the rows of a table."""
     value = node.outputs[0]
     if value.dtype not in {ir.DataType.FLOAT, ir.DataType.BOOL}:
@@ -168,7 +174,7 @@ def tabulated(node: ir.Node, emit: Emitter) -> ir.Value | None:
     rest = [size for axis, size in enumerate(shape) if axis not in axes]
     if bound * math.prod(rest) > LARGEST_TABLE:
         return None
-    table = _evaluated(function, source, value, bound)
+    table = _evaluate(function, source, value, bound)
     if table is None:
         return None
     rows = emit("Gather", emit.constant(table, "table"), source, attributes={"axis": 0}, label="rows")
@@ -203,7 +209,7 @@ def function_rows(value: ir.Value) -> tuple[ir.Value, Array] | None:
     bound = bound_of(source) or 0
     if bound * math.prod(shape_of(value) or ()) > LARGEST_TABLE:
         return None
-    table = _evaluated(function, source, value, bound)
+    table = _evaluate(function, source, value, bound)
     return None if table is None else (source, table)
 
 
@@ -212,7 +218,7 @@ def _is_last(value: ir.Value) -> bool:
     return value.is_graph_output() or any(_Function(use.node.outputs[0]).axes is None for use in value.uses())
 
 
-def _evaluated(function: _Function, source: ir.Value, value: ir.Value, bound: int) -> Array | None:
+def _evaluate(function: _Function, source: ir.Value, value: ir.Value, bound: int) -> Array | None:
     """A row of the value's elements for every number below the bound; None where it cannot be evaluated."""
     inputs = dict.fromkeys(each for node in function.nodes for each in node.inputs if each is not None)
     constants = [each for each in inputs if each.is_initializer()]
@@ -239,4 +245,4 @@ def _evaluated(function: _Function, source: ir.Value, value: ir.Value, bound: in
     return None if np.isnan(table).any() else np.maximum(table, np.float32(LOWEST))
 
 
-RULES: Rules = {operator: [tabulated] for operator in sorted(POINTWISE | MOVING)}
+RULES: Rules = {operator: [tabulate] for operator in sorted(POINTWISE | MOVING)}

@@ -46,7 +46,7 @@ def _tap(x: ir.Value, start: int, count: int, stride: int, emit: Emitter) -> ir.
     return emit("Slice", x, *(emit.integers([number], label) for label, number in numbers), label="tap")
 
 
-def _padded(x: ir.Value, before: int, after: int, emit: Emitter) -> ir.Value:
+def _pad_depth(x: ir.Value, before: int, after: int, emit: Emitter) -> ir.Value:
     if not before and not after:
         return x
     pads = emit.integers([0, 0, before, 0, 0, 0, 0, after, 0, 0], "depth_pads")
@@ -88,7 +88,7 @@ def convolution(node: ir.Node, emit: Emitter) -> ir.Value | None:
     x, shape, y, pads = volume
     group = node.attributes.get_int("group", 1)
     stride, step = node.attributes.get_ints("strides", [])[0], node.attributes.get_ints("dilations", [])[0]
-    deep = _padded(x, pads[0], pads[3], emit)
+    deep = _pad_depth(x, pads[0], pads[3], emit)
     taps = [_tap(deep, k * step, y[2], stride, emit) for k in range(weights.shape[2])]
     images = _as_images(taps, group, emit)
     kernel = weights.transpose(0, 2, 1, 3, 4).reshape(weights.shape[0], -1, *weights.shape[3:])
@@ -114,7 +114,7 @@ def transposed_convolution(node: ir.Node, emit: Emitter) -> ir.Value | None:
         x = emit.reshape(spread, (n, c, d * stride, h, w), "sparse")
     reach = (weights.shape[2] - 1) * step
     before, after = reach - pads[0], y[2] + pads[0] - d * stride
-    deep = _padded(x, before, after, emit)
+    deep = _pad_depth(x, before, after, emit)
     taps = [_tap(deep, reach - k * step, y[2], 1, emit) for k in range(weights.shape[2])]
     images = _as_images(taps, group, emit)
     grouped = weights.reshape(group, c // group, *weights.shape[1:]).transpose(0, 3, 1, 2, 4, 5)

@@ -102,7 +102,7 @@ def drop_windows_of_padding(graph: ir.Graph) -> bool:
 
     Until opset 22 the standard counts such a window, which runtimes leave out, as the standard does since.
     """
-    changed = [_leaves_out(graph, node) for node in graph]
+    changed = [_exclude_padding(graph, node) for node in graph]
     return any(changed)
 
 
@@ -146,7 +146,7 @@ class _Axis:
         return last * self.stride + self.extent - self.size - self.begin
 
 
-def _leaves_out(graph: ir.Graph, node: ir.Node) -> bool:
+def _exclude_padding(graph: ir.Graph, node: ir.Node) -> bool:
     """Has the last window that counts end where the padding does, along axes where one of padding follows.
 
     Where even the image reaches further, between that window and the next, it is cut there.
@@ -265,14 +265,14 @@ def two_axes(node: ir.Node, emit: Emitter) -> ir.Value | None:
     x, y = shape_of(node.inputs[0]), shape_of(node.outputs[0])
     if x is None or y is None or len(x) != 3 or len(node.outputs) > 1 or "pads" not in node.attributes:
         return None
-    inputs = [emit.reshape(_known(node.inputs[0]), (x[0], x[1], 1, x[2]), "wide"), *node.inputs[1:]]
+    inputs = [emit.reshape(_require(node.inputs[0]), (x[0], x[1], 1, x[2]), "wide"), *node.inputs[1:]]
     if node.op_type not in POOLS:
         weight = array_of(input_at(node, 1))
         if weight is None:
             return None
         steps = steps_of(node.inputs[1])
         wide = None if steps is None else steps[:, :, np.newaxis, :]
-        inputs[1] = emit.folded(_known(node.inputs[1]), weight[:, :, np.newaxis, :], wide)
+        inputs[1] = emit.folded(_require(node.inputs[1]), weight[:, :, np.newaxis, :], wide)
     attributes = attributes_of(node)
     for name, neutral in (("kernel_shape", 1), ("strides", 1), ("dilations", 1), ("output_padding", 0)):
         if name in attributes:
@@ -287,11 +287,11 @@ def global_pool(node: ir.Node, emit: Emitter) -> ir.Value | None:
     x, y = shape_of(node.inputs[0]), shape_of(node.outputs[0])
     if x is None or y is None or len(x) == 4 or len(x) < 3:
         return None
-    wide = emit.reshape(_known(node.inputs[0]), (x[0], x[1], 1, math.prod(x[2:])), "wide")
+    wide = emit.reshape(_require(node.inputs[0]), (x[0], x[1], 1, math.prod(x[2:])), "wide")
     return emit.reshape(emit(node.op_type, wide), y)
 
 
-def _known(value: ir.Value | None) -> ir.Value:
+def _require(value: ir.Value | None) -> ir.Value:
     if value is None:
         raise ValueError("a required input is missing")
     return value
