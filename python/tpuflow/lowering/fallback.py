@@ -17,7 +17,7 @@ __all__ = ["as_target_has"]
 logger = logging.getLogger(__name__)
 
 TYPES = ("int16", "int8", "float16", "bfloat16", "float32")
-"""What layers are cast to, the first that the target has, after what the configuration names."""
+"""Types that layers are cast to: the first that the target has, after those the configuration names."""
 
 
 def as_target_has(config: Config, model: ir.Model) -> Config:

@@ -105,11 +105,11 @@ def _pow(node: ir.Node) -> Function:
 def _rounding_function(rounding: Function) -> Function:
     """A function that cuts fractions off: codes stand for halves and wholes up to the rounding of a step."""
 
-    def near(x: Array) -> Array:
+    def snap_to_halves(x: Array) -> Array:
         halves = np.rint(2 * x) / 2
         return rounding(np.where(np.abs(x - halves) <= NEAR * np.abs(x), halves, x))
 
-    return near
+    return snap_to_halves
 
 
 def _plain(function: Function) -> Callable[[ir.Node], Function]:

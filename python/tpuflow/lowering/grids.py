@@ -22,7 +22,7 @@ from tpuflow.lowering.neighbors import (
     CODES_PASS,
     Neighbors,
     added_numbers,
-    brought_in,
+    introduced_numbers,
     padding,
     whole_numbers,
 )
@@ -106,16 +106,16 @@ class Grids:
         self._final: dict[ir.Value, bool] = {}
         self._dtypes: dict[ir.Value, scheme.DType] = {}
         self._targets: dict[ir.Value, Quant] = {}
-        self._unified: Mapping[ir.Value, tuple[float, float]] = {}
+        self._shared_ranges: Mapping[ir.Value, tuple[float, float]] = {}
 
     @property
-    def unified(self) -> Mapping[ir.Value, tuple[float, float]]:
+    def shared_ranges(self) -> Mapping[ir.Value, tuple[float, float]]:
         """Ranges of values that share a scale with others, instead of their own."""
-        return self._unified
+        return self._shared_ranges
 
-    @unified.setter
-    def unified(self, ranges: Mapping[ir.Value, tuple[float, float]]) -> None:
-        self._unified = ranges
+    @shared_ranges.setter
+    def shared_ranges(self, ranges: Mapping[ir.Value, tuple[float, float]]) -> None:
+        self._shared_ranges = ranges
         self._targets.clear()
 
     def has_fixed_range(self, value: ir.Value) -> bool:
@@ -137,10 +137,10 @@ class Grids:
             raise QuantizeError(f'tensor "{value.name}" has no range: calibrate this model again')
         # One range of a tensor that may have been calibrated per channel: activations have one scale.
         found = min(low for low, _ in stated.pairs), max(high for _, high in stated.pairs)
-        brought = () if producer is None else brought_in(producer)  # they may occur, however rarely
+        brought = () if producer is None else introduced_numbers(producer)  # they may occur, however rarely
         found = min(found[0], *brought, found[0]), max(found[1], *brought, found[1])
-        told_apart = self._neighbors.told_apart(value) or (-math.inf, math.inf)
-        kept = min(told_apart[0], 0.0), max(told_apart[1], 0.0)
+        distinguished = self._neighbors.distinguished_range(value) or (-math.inf, math.inf)
+        kept = min(distinguished[0], 0.0), max(distinguished[1], 0.0)
         if max(-found[0], found[1]) > FURTHER * max(-kept[0], kept[1]):
             found = max(found[0], kept[0]), min(found[1], kept[1])
         if not (math.isfinite(found[0]) and math.isfinite(found[1])):
@@ -167,7 +167,7 @@ class Grids:
         operand = node.inputs[0]
         if operand is None or operand.name not in self._ranges:
             return low, high
-        reach = self._reach(operand, self._settings.defaults)
+        reach = self._headroom_factor(operand, self._settings.defaults)
         first, last = (end * reach for end in self.range_of(operand))
         if node.op_type == "Softmax":
             size = None if operand.shape is None else operand.shape[attribute(node, "axis", -1)]
@@ -206,16 +206,16 @@ class Grids:
             if user.op_type == "QuantizeLinear":
                 return None, stated_grid(user)
             passes = user.op_type in VIEWS or user.op_type in CODES_PASS
-            if (fill := padding(user)) is not None and not self._within(value, fill):
+            if (fill := padding(user)) is not None and not self._in_range(value, fill):
                 source = follower.output
                 break
             if not passes or user.inputs[0] is not value or self._settings.explicit(follower.names, "dtype"):
                 break
             value = follower.output
         allowed = self._settings.within_target(step.names, step.node.op_type)
-        return None, self.own(step.names, source, allowed.model_copy(update={"dtype": dtype}))
+        return None, self.own_quant(step.names, source, allowed.model_copy(update={"dtype": dtype}))
 
-    def _within(self, value: ir.Value, number: float) -> bool:
+    def _in_range(self, value: ir.Value, number: float) -> bool:
         low, high = self.range_of(value)
         return not math.isfinite(number) or min(low, 0.0) <= number <= max(high, 0.0)
 
@@ -264,7 +264,7 @@ class Grids:
         self._final.update(dict.fromkeys(passed, found))
         return found
 
-    def own(self, names: Sequence[str], value: ir.Value, config: QuantizeConfig) -> Quant:
+    def own_quant(self, names: Sequence[str], value: ir.Value, config: QuantizeConfig) -> Quant:
         """The quantisation from a value's own range, for the layer known by `names`, which notes its keys."""
         if scheme.is_float(config.dtype):
             self._settings.note_overridden(names, *OF_CODES)
@@ -277,34 +277,34 @@ class Grids:
         """The quantisation that follows from a value's own range."""
         if scheme.is_float(config.dtype):
             return scheme.floating(config.dtype)
-        low, high = self.unified.get(value) or self.range_of(value)
+        low, high = self.shared_ranges.get(value) or self.range_of(value)
         wide = config.dtype == "int16" and not self.has_fixed_range(value)
-        grid = grid_of(*self._int16_reach(value, config), config) if wide else grid_of(low, high, config)
-        if value in self.unified or config.power_of_two:
+        grid = grid_of(*self._int16_range(value, config), config) if wide else grid_of(low, high, config)
+        if value in self.shared_ranges or config.power_of_two:
             return grid
         if numbers := self._whole_numbers.get(value):
             return scheme.dividing(grid, numbers)
         added = [abs(number) for number in added_numbers(value)] if wide else []
         return scheme.holding(grid, max((each for each in added if each <= max(-low, high)), default=0.0))
 
-    def _reach(self, value: ir.Value, config: QuantizeConfig) -> float:
+    def _headroom_factor(self, value: ir.Value, config: QuantizeConfig) -> float:
         """How many times its calibrated range the 16-bit grid of a value reaches."""
         if self.has_fixed_range(value):
             return 1.0
-        stated = None if value in self.unified else self._ranges.get(value.name or "")
+        stated = None if value in self.shared_ranges else self._ranges.get(value.name or "")
         return 1.0 + (config.headroom_16 - 1.0) * (1.0 if stated is None else stated.margin)
 
-    def _int16_reach(self, value: ir.Value, config: QuantizeConfig) -> tuple[float, float]:
+    def _int16_range(self, value: ir.Value, config: QuantizeConfig) -> tuple[float, float]:
         """Range and margin that the 16-bit grid of a value holds, but nothing its function never gives."""
-        low, high = self.unified.get(value) or self.range_of(value)
-        reach = self._reach(value, config)
+        low, high = self.shared_ranges.get(value) or self.range_of(value)
+        reach = self._headroom_factor(value, config)
         node = value.producer()
-        if node is None or node.op_type not in FUNCTIONS or value in self.unified or node.domain:
+        if node is None or node.op_type not in FUNCTIONS or value in self.shared_ranges or node.domain:
             return low * reach, high * reach
         operand = node.inputs[0]
-        if operand is None or operand.name not in self._ranges or any(map(_computed, node.inputs[1:])):
+        if operand is None or operand.name not in self._ranges or any(map(_is_computed, node.inputs[1:])):
             return low * reach, high * reach
-        furthest = self._reach(operand, config)
+        furthest = self._headroom_factor(operand, config)
         first, last = (end * furthest for end in self.range_of(operand))
         with np.errstate(all="ignore"):
             image = FUNCTIONS[node.op_type](node)(np.append(np.linspace(first, last, POINTS), 0.0))
@@ -319,12 +319,12 @@ class Grids:
         value = step.before_activation
         self._settings.honors(step.names, RANGE)
         low, high = self.range_of(value)
-        magnitude = max(-low, high) * self._reach(value, self._settings.defaults)
+        magnitude = max(-low, high) * self._headroom_factor(value, self._settings.defaults)
         form = scheme.Format("int16", power_of_two=self._settings.defaults.power_of_two)
         return scheme.symmetric(magnitude, form)
 
 
-def _computed(value: ir.Value | None) -> bool:
+def _is_computed(value: ir.Value | None) -> bool:
     return value is not None and not is_constant(value)
 
 

@@ -66,8 +66,10 @@ def int16_values(nodes: Iterable[ir.Node], *, norms: bool, softmax: bool) -> fro
     """
     ordered = list(nodes)
     heads = (NORMS if norms else frozenset()) | ({"Softmax"} if softmax else frozenset())
-    found = _behind([node.inputs[0] for node in ordered if node.op_type in heads], MOVES | JOINS | AVERAGES)
-    found |= _behind([node.inputs[0] for node in ordered if node.op_type in TO_WHOLE], MOVES)
+    found = _transitive_sources(
+        [node.inputs[0] for node in ordered if node.op_type in heads], MOVES | JOINS | AVERAGES
+    )
+    found |= _transitive_sources([node.inputs[0] for node in ordered if node.op_type in TO_WHOLE], MOVES)
     shares = {node.outputs[0] for node in ordered if softmax and node.op_type == "Softmax"}
     return frozenset(found | shares | (_rotary_values(ordered) if softmax else set()))
 
@@ -87,7 +89,7 @@ def _rotary_values(nodes: Iterable[ir.Node]) -> set[ir.Value]:
         elif node.op_type == "Mul" and any(value in rows for value in node.inputs):
             products.append(node)
     operands = [value for node in products for value in node.inputs]
-    return _behind(operands, MOVES | {"Neg"}) | {node.outputs[0] for node in products}
+    return _transitive_sources(operands, MOVES | {"Neg"}) | {node.outputs[0] for node in products}
 
 
 def head_values(nodes: Iterable[ir.Node]) -> frozenset[ir.Value]:
@@ -139,7 +141,7 @@ def _is_addition(node: ir.Node) -> bool:
     return node.op_type in JOINS and not any(is_constant(value) for value in node.inputs)
 
 
-def _behind(values: Iterable[ir.Value | None], passing: Collection[str]) -> set[ir.Value]:
+def _transitive_sources(values: Iterable[ir.Value | None], passing: Collection[str]) -> set[ir.Value]:
     """Values, and what they are made of by operators that are passed and scales that are constant."""
     found: set[ir.Value] = set()
     read: dict[ir.Value, bool] = {}

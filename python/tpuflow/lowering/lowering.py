@@ -3,7 +3,7 @@
 Every value of the model is held as a `StoredValue`: a tensor of the graph, a `View` that says how the value
 lies in it, and the quantisation its consumers calculate with. Operators that only regroup, permute, cut or
 repeat elements, or multiply by a positive constant, change the view or the scale and emit nothing. An
-operator that needs its operand in a certain order asks for it (`rearrange`, `whole`, `rows`), and one
+operator that needs its operand in a certain order asks for it (`rearrange`, `whole_tensor`, `rows`), and one
 `Rearrange` is emitted where the view differs.
 
 `walk` goes through the model; operators call the methods of its context.
@@ -91,7 +91,7 @@ class Lowering:
         self.steps = plan(self.graph, fuse_tables=usual.fuse_tables, gates_apart=gates_apart)
         self.grids = Grids(ranges, self.settings, {node: step for step in self.steps for node in step.nodes})
         caches = cache_ranges(self.steps, self.grids)
-        self.grids.unified = {**caches, **unified_ranges(self.steps, self.grids, self.settings)}
+        self.grids.shared_ranges = {**caches, **unified_ranges(self.steps, self.grids, self.settings)}
         self._means = means or {}
         self._errors = errors or {}
         self.stored: dict[ir.Value, StoredValue] = {}
@@ -166,7 +166,7 @@ class Lowering:
             self._arranged[key] = self.layer(name, op, value, wanted, view, stored.quant, [])
         return self._arranged[key]
 
-    def whole(self, value: ir.Value) -> StoredValue:
+    def whole_tensor(self, value: ir.Value) -> StoredValue:
         """The value as all of some tensor, in any order."""
         stored = self.stored[value]
         if stored.view.covers(stored.elements):
@@ -214,7 +214,7 @@ class Lowering:
             return stored
         key = (value, quant)
         if key not in self._requantized:
-            stored = self.whole(value)
+            stored = self.whole_tensor(value)
             op = self._conversion(stored, quant)
             name = f"{value.name}/{quant.dtype}"
             self._requantized[key] = self.layer(name, op, value, stored.shape, stored.view, quant, [])
@@ -426,11 +426,11 @@ class Lowering:
             "name": origin.name,
             "shape": list(shape_of(origin)),
             "permutation": list(permutation),
-            "dtype": self._shown_type(origin, quant),
+            "dtype": self._source_type(origin, quant),
         }
         return tensor | {"source_json": json.dumps(source)}, origin.name
 
-    def _shown_type(self, value: ir.Value, quant: Quant | None) -> str:
+    def _source_type(self, value: ir.Value, quant: Quant | None) -> str:
         """The element type users meet a value in: the model's, or that of its codes where asked for."""
         config = self.settings.defaults
         raw = (value.is_graph_input() and (config.quant_input or value.name in config.quant_inputs)) or (
@@ -468,7 +468,7 @@ class Lowering:
 
     # Inputs and outputs of the network.
 
-    def take(self, value: ir.Value) -> None:
+    def add_input(self, value: ir.Value) -> None:
         """Adds an input of the network, unless it is constant."""
         if is_constant(value):
             return
@@ -482,7 +482,7 @@ class Lowering:
             config = self.settings.of((value.name or "",))
             if value.name in config.qinvariant and not scheme.is_float(config.dtype):
                 quant = qinvariant(config)
-            quant = quant or self.grids.own((value.name or "",), value, config)
+            quant = quant or self.grids.own_quant((value.name or "",), value, config)
         else:
             quant = TRUTH if value.dtype == BOOL else code_grid(value)
         name = value.name or "input"
@@ -492,7 +492,7 @@ class Lowering:
         self._sources[index] = value.name or ""
         self.stored[value] = StoredValue(index, stored_shape, view, quant)
 
-    def give(self, value: ir.Value) -> None:
+    def add_output(self, value: ir.Value) -> None:
         """Makes a value an output of the network, written out if it is no tensor of its own name.
 
         Raises:
@@ -525,7 +525,7 @@ class Lowering:
         """Whether a network input is a cache that may stay on the device, stored row by row."""
         return value in self._states
 
-    def keep(self) -> None:
+    def declare_states(self) -> None:
         """Declares the caches that stay on the device: those whose new rows lie on the grid of the past."""
         inputs, outputs = self._ports
         for past, new in self._states.items():

@@ -1,4 +1,4 @@
-"""What the readers of a value, and what stands beside it there, say of its grid.
+"""The demands on a value's grid of its readers and their other operands.
 
 mask + x         a mask that was zero throughout has the step of x, for its own range says nothing
 pad(x, 3)        3 belongs to the grid, whether a sample shows it or not
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tpuflow.calibration import Range
 
-__all__ = ["CODES_PASS", "Neighbors", "added_numbers", "brought_in", "padding", "whole_numbers"]
+__all__ = ["CODES_PASS", "Neighbors", "added_numbers", "introduced_numbers", "padding", "whole_numbers"]
 
 JOINING = frozenset({"Add", "Sub", "Max", "Min", "Where", "Concat"})
 """Operators whose operands stand on one scale, or on scales that are brought to one."""
@@ -72,12 +72,12 @@ class Neighbors:
                 made = node.outputs[0]
                 low, high = self.observed_range(made) or (0.0, 0.0)
                 unknown = high - low < scheme.SMALLEST_SPAN
-                further = (self.told_apart(made) or self.neighbor_range(made)) if unknown else None
+                further = (self.distinguished_range(made) or self.neighbor_range(made)) if unknown else None
                 found += [] if further is None else [(further[0] / factor, further[1] / factor)]
         usable = [(low, high) for low, high in found if high - low >= scheme.SMALLEST_SPAN]
         return (min(low for low, _ in usable), max(high for _, high in usable)) if usable else None
 
-    def told_apart(self, value: ir.Value) -> tuple[float, float] | None:
+    def distinguished_range(self, value: ir.Value) -> tuple[float, float] | None:
         """The numbers that what reads a value tells apart; None where that is not known.
 
         A sum saturates at what it reached, so whatever takes it further, with the other operand at either of
@@ -87,9 +87,9 @@ class Neighbors:
         found: list[tuple[float, float]] = []
         for node, index in value.uses():
             if node.op_type in VIEWS and index == 0:
-                further = self.told_apart(node.outputs[0])
+                further = self.distinguished_range(node.outputs[0])
             else:
-                further = self._told_apart_by(node, index)
+                further = self._distinguished_by(node, index)
             if further is None:
                 return None
             found.append(further)
@@ -97,7 +97,7 @@ class Neighbors:
             return None
         return min(low for low, _ in found), max(high for _, high in found)
 
-    def _told_apart_by(self, node: ir.Node, index: int) -> tuple[float, float] | None:
+    def _distinguished_by(self, node: ir.Node, index: int) -> tuple[float, float] | None:
         """The numbers that an operator of two operands tells apart in one of them."""
         if node.op_type not in {"Add", "Sub", "Max", "Min"} or node.inputs[0] is node.inputs[1]:
             return None
@@ -185,7 +185,7 @@ def padding(node: ir.Node) -> float | None:
     return None if fill is None or not fill.size else float(fill.item()) or None
 
 
-def brought_in(node: ir.Node) -> tuple[float, ...]:
+def introduced_numbers(node: ir.Node) -> tuple[float, ...]:
     """The least and the largest number a node puts beside what it is given, but for masks: none if none."""
     if node.op_type == "Where":
         return _honest([array for value in node.inputs[1:] if (array := constant(value)) is not None])

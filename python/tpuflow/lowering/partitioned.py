@@ -43,7 +43,7 @@ def quantize_segments(
         lowerings: list[Lowering] = []
         _check_entries(parts, config, {finding.node for finding in known})
         for segment in parts.device:
-            own = _own_entries(segment.network, config)
+            own = _applicable_entries(segment.network, config)
             lowerings.append(Lowering(segment.network.model, ranges, own, means, errors))
             try:
                 graphs.append(walk(lowerings[-1], whole=False))
@@ -95,7 +95,7 @@ def _names(model: FloatModel) -> set[str]:
     return {name for name in names | {value.name for node in graph for value in node.outputs} if name}
 
 
-def _own_entries(model: FloatModel, config: Config) -> Config:
+def _applicable_entries(model: FloatModel, config: Config) -> Config:
     names = _names(model)
     own = tuple(entry for entry in config.layers if any(map(entry.fits, names)))
     return config if own == tuple(config.layers) else config.model_copy(update={"layers": own})

@@ -33,7 +33,7 @@ FLOAT_WEIGHTS = "weights in codes under floats"
 REQUANT, WIDE_TABLE = "a requantisation", "a table of a 16-bit operand"
 
 OF_CODES = (WEIGHTS, BIASES, WIDE_SUMS, GRID, RANGE, SCALE, REQUANT, WIDE_TABLE)
-"""What layers in floats have none of."""
+"""Settings that layers in floats do not have."""
 
 NEEDS: Mapping[str, str] = {
     "activation_bits": GRID,

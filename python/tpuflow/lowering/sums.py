@@ -1,4 +1,4 @@
-"""What layers of exact sums are made of: codes of weights, biases, and one requantisation per output channel.
+"""The parts of layers of exact sums: codes of weights, biases, and one requantisation per output channel.
 
 The scale of the sum is that of the input times that of the channel's weights; the bias is stored at that
 scale. A channel's weight scale is never so small that its bias would not fit, or that its factor to the
@@ -49,7 +49,7 @@ __all__ = [
     "high_bits",
     "linear",
     "sums",
-    "twice_rounded",
+    "with_first_shift",
 ]
 
 Array = npt.NDArray[np.float64]
@@ -112,7 +112,7 @@ class Sums:
             kept = context.weights(name, weights, scales, self.zero_point)
         bias = context.constant(f"{step.output.name}/bias", np.tile(self.biases, times))
         finish = epilogue(context, step, factors, self.target, wide=self.wide)
-        return Linear(kept, bias, twice_rounded(finish, self.before), self.target)
+        return Linear(kept, bias, with_first_shift(finish, self.before), self.target)
 
 
 def epilogue(
@@ -337,7 +337,9 @@ def bits_before_bias(context: Lowering, step: Step, factors: Array, scale: float
     return max(0, shifts.pop() - remain)
 
 
-def twice_rounded(finish: EpilogueFields | FloatFields, before: int | None) -> EpilogueFields | FloatFields:
+def with_first_shift(
+    finish: EpilogueFields | FloatFields, before: int | None
+) -> EpilogueFields | FloatFields:
     """An epilogue with so many bits of its shift before the biases."""
     if before is None or "float" in finish:
         return finish

@@ -1,4 +1,4 @@
-"""What a target allows, by operator: a file beside the configuration, or a built-in one by name.
+"""The restrictions of a target, by operator: a file beside the configuration, or a built-in one by name.
 
     name = "mine"
 
@@ -82,7 +82,7 @@ class Target(_Strict):
             if choice is not None and self.allows(operator, choice):
                 return choice
         allowed = self.limits(operator).activations
-        raise self._forbidden(layer, operator, f"{wanted} outputs", allowed or ())
+        raise self._not_allowed(layer, operator, f"{wanted} outputs", allowed or ())
 
     def allows(self, operator: str, dtype: str) -> bool:
         """Whether outputs of an operator may have an element type."""
@@ -101,21 +101,21 @@ class Target(_Strict):
             bits = config.weight_bits or (8 if config.dtype == "int8" else 16)
             if bits not in limits.weight_bits:
                 if config.weight_bits is not None:
-                    raise self._forbidden(layer, operator, f"{bits}-bit weights", limits.weight_bits)
+                    raise self._not_allowed(layer, operator, f"{bits}-bit weights", limits.weight_bits)
                 changes["weight_bits"] = limits.weight_bits[0]
         if limits.activation_modes is not None and config.activation_mode not in limits.activation_modes:
             if "activation_mode" in stated:
                 what = f"{config.activation_mode} activations"
-                raise self._forbidden(layer, operator, what, limits.activation_modes)
+                raise self._not_allowed(layer, operator, what, limits.activation_modes)
             changes["activation_mode"] = limits.activation_modes[0]
         for key in ("unsigned", "per_channel"):
             if getattr(limits, key) is False and getattr(config, key):
                 if key in stated:
-                    raise self._forbidden(layer, operator, f"{key} = true", ("false",))
+                    raise self._not_allowed(layer, operator, f"{key} = true", ("false",))
                 changes[key] = False
         return config.model_copy(update=changes) if changes else config
 
-    def _forbidden(self, layer: str, operator: str, what: str, allowed: Any) -> ConfigError:
+    def _not_allowed(self, layer: str, operator: str, what: str, allowed: Any) -> ConfigError:
         listed = ", ".join(map(str, allowed))
         return ConfigError(
             f'target "{self.name}" does not allow {what} of {operator} (layer "{layer}"); allowed: {listed}'

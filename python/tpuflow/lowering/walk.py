@@ -53,7 +53,7 @@ def walk(context: Lowering, *, whole: bool = True) -> Graph:
     findings: list[Finding] = []
     for value in context.graph.inputs:
         try:
-            context.take(value)
+            context.add_input(value)
         except UnsupportedNodeError as error:
             findings.append(Finding(value.name or "", "input", error.attribute, error.reason))
     for step in context.steps:
@@ -63,12 +63,12 @@ def walk(context: Lowering, *, whole: bool = True) -> Graph:
     context.step = None
     for value in context.graph.outputs:
         try:
-            context.give(value)
+            context.add_output(value)
         except UnsupportedNodeError as error:
             findings.append(Finding(value.name or "", "output", error.attribute, error.reason))
     if findings:
         raise UnsupportedModelError(context.graph.name or "model", findings)
-    context.keep()
+    context.declare_states()
     if whole:
         context.settings.check_effects()
     return context.builder.finish()
@@ -125,7 +125,9 @@ def _of_one_kind(context: Lowering, step: Step, operands: Sequence[ir.Value]) ->
             context.stored[value] = context.requantize(value, scheme.floating(dtype))
         elif stored.grid.is_float:
             config = context.settings.of(step.names).model_copy(update={"dtype": dtype})
-            context.stored[value] = context.requantize(value, context.grids.own(step.names, value, config))
+            context.stored[value] = context.requantize(
+                value, context.grids.own_quant(step.names, value, config)
+            )
     yield
     context.stored.update(found)
 

@@ -119,11 +119,11 @@ def _lower_positive_scaling(context: Lowering, step: Step) -> bool:
         return False
     wanted = context.settings.explicit(step.names, "dtype")
     target = context.grids.target(step)
-    fits = math.isfinite(grid.scale) and _reach(grid) <= FURTHER * _reach(target)
+    fits = math.isfinite(grid.scale) and _largest_magnitude(grid) <= FURTHER * _largest_magnitude(target)
     if step.activation is None and wanted in {None, grid.dtype} and fits:
         context.stored[step.output] = StoredValue(stored.tensor, stored.shape, stored.view, grid)
         return True
-    stored = context.whole(value)
+    stored = context.whole_tensor(value)
     ratio = saturating(stored.grid.scale * factor / target.scale)
     requant = context.requant([ratio], target, step.activation, wide=grid.dtype == "int16")
     op = Op.rescale(input=stored.tensor, requant=requant.fields())
@@ -131,7 +131,7 @@ def _lower_positive_scaling(context: Lowering, step: Step) -> bool:
     return True
 
 
-def _reach(grid: Quant) -> float:
+def _largest_magnitude(grid: Quant) -> float:
     return grid.scale * max(grid.hi - grid.zero_point, grid.zero_point - grid.lo)
 
 
@@ -149,12 +149,12 @@ def placed_operands(
     if not computed:
         raise UnsupportedNodeError("all operands are constant")
     anchor_value = max(computed, key=lambda value: math.prod(shape_of(value)))
-    anchor = context.whole(anchor_value)
+    anchor = context.whole_tensor(anchor_value)
     whole = math.prod(anchor.view.shape) == math.prod(out)
     if (
         len(computed) == 2
         and (values[0] is not values[1])
-        and not (whole and _alike(context, computed, anchor))
+        and not (whole and _same_layout(context, computed, anchor))
     ):
         return _broadcast(context, values, out, anchor)
     if not whole:
@@ -173,7 +173,7 @@ def placed_operands(
     return placed[0], placed[1], anchor.shape, view
 
 
-def _alike(context: Lowering, computed: list[ir.Value], anchor: StoredValue) -> bool:
+def _same_layout(context: Lowering, computed: list[ir.Value], anchor: StoredValue) -> bool:
     """Whether both operands lie in their tensors in the same way."""
     stored = [context.stored[value] for value in computed]
     return all(

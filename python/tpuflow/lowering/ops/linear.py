@@ -30,7 +30,7 @@ from tpuflow.lowering.sums import (
     epilogue,
     is_by_block,
     linear,
-    twice_rounded,
+    with_first_shift,
 )
 from tpuflow.lowering.view import View
 
@@ -136,9 +136,9 @@ def matrix_product(context: Lowering, step: Step) -> None:
     if is_constant(b):
         _constant_right(context, step)
     elif is_constant(a):
-        _constant_left(context, step)
+        _constant_left_operand(context, step)
     else:
-        _both_computed(context, step)
+        _activation_product(context, step)
 
 
 def _column_bias(step: Step, columns: int) -> Array:
@@ -245,7 +245,7 @@ def _as_convolution(
     return True
 
 
-def _constant_left(context: Lowering, step: Step) -> None:
+def _constant_left_operand(context: Lowering, step: Step) -> None:
     """`A B` with constant `A` as `(B^T A^T)^T`: the views do the transpositions."""
     value = context.operand(step.node, 1)
     weights = _weights(step.node.inputs[0])
@@ -284,7 +284,7 @@ def _expand_lead(
     return context.rearrange(value, order, stored=replace(stored, view=stored.view.expand(wanted)))
 
 
-def _both_computed(context: Lowering, step: Step) -> None:
+def _activation_product(context: Lowering, step: Step) -> None:
     lead = shape_of(step.node.outputs[0])[:-2]
     a, b = (_expand_lead(context, context.operand(step.node, i), lead) for i in (0, 1))
     wide = "int16" in {a.grid.dtype, b.grid.dtype}
@@ -294,7 +294,7 @@ def _both_computed(context: Lowering, step: Step) -> None:
     if wide and not target.is_float:
         fused = step.activation is not None and step.activation.op_type not in CLAMPS
         end = context.grids.intermediate(step) if fused else target
-        finish = twice_rounded(finish, bits_before_bias(context, step, factor, end.scale))
+        finish = with_first_shift(finish, bits_before_bias(context, step, factor, end.scale))
     op = Op.mat_mul(a=a.tensor, b=b.tensor, epilogue=finish)
     shape = (*lead, a.shape[-2], b.shape[-1])
     context.emit(step, op, shape, View.dense(shape), target)

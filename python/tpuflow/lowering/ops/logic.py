@@ -80,7 +80,7 @@ def connective(context: Lowering, step: Step) -> None:
 @lowers("Not")
 def negation(context: Lowering, step: Step) -> None:
     """1 where the operand is 0."""
-    stored = context.whole(context.operand(step.node, 0))
+    stored = context.whole_tensor(context.operand(step.node, 0))
     zero = context.constant(f"{step.output.name}/zero", np.zeros(1, np.int8), TRUTH)
     op = Op.binary(kind="equal", a=stored.tensor, b=zero, ka=1, kb=1, requant=AS_IT_IS)
     context.emit(step, op, stored.shape, stored.view, TRUTH)

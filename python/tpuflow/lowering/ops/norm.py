@@ -39,7 +39,7 @@ WHOLE = 1e-6
 def softmax(context: Lowering, step: Step) -> None:
     """Softmax along any axis, with the elements a constant leaves out in front of it."""
     node = step.node
-    value = context.operand(node, 0) if step.mask is None else _before_mask(step.mask)
+    value = context.operand(node, 0) if step.mask is None else _masked_operand(step.mask)
     axis = attribute(node, "axis", -1) % len(shape_of(value))
     stored = context.rows(value, axis)
     target = context.grids.target(step)
@@ -67,7 +67,7 @@ def _exponentials(source: Quant, target: Quant) -> ExponentialFields | FloatFiel
     }
 
 
-def _before_mask(mask: ir.Node) -> ir.Value:
+def _masked_operand(mask: ir.Node) -> ir.Value:
     operands = mask.inputs[1:2] if mask.op_type == "Where" else mask.inputs
     return next(value for value in operands if value is not None and not is_constant(value))
 

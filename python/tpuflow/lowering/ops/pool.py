@@ -49,7 +49,7 @@ def max_pool(context: Lowering, step: Step) -> None:
     """Largest code of a window; the codes keep their meaning."""
     stored = context.images(context.operand(step.node, 0))
     if step.node.op_type == "GlobalMaxPool":
-        window = _whole(stored)
+        window = _global_window(stored)
     else:
         window, _ = _window(step, stored)
     op = Op.max_pool(input=stored.tensor, window=window)
@@ -59,7 +59,7 @@ def max_pool(context: Lowering, step: Step) -> None:
     context.emit(step, op, shape, view, stored.quant)
 
 
-def _whole(stored: StoredValue) -> WindowFields:
+def _global_window(stored: StoredValue) -> WindowFields:
     return {"kernel": list(stored.shape[1:3]), "stride": [1, 1], "dilation": [1, 1], "pads": [0, 0, 0, 0]}
 
 
@@ -78,7 +78,7 @@ def global_average_pool(context: Lowering, step: Step) -> None:
     """Mean of the whole image."""
     stored = context.images(context.operand(step.node, 0))
     shape, view = _result(step)
-    average(context, step, stored, Cells(_whole(stored)), shape, view)
+    average(context, step, stored, Cells(_global_window(stored)), shape, view)
 
 
 class Cells(NamedTuple):

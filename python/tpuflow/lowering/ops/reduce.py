@@ -40,7 +40,7 @@ def reduction(context: Lowering, step: Step) -> None:
     found = constant(input_or_none(node, 1))
     stated = attribute(node, "axes", ()) if found is None else tuple(int(a) for a in found.ravel())
     axes = sorted({axis % len(extents) for axis in stated} or set(range(len(extents))))
-    stored = context.whole(value)
+    stored = context.whole_tensor(value)
     order = stored.view.permutation(stored.elements) or natural_order(stored.view)
     stored = context.rearrange(value, order)
     places = sorted(order.index(axis) for axis in axes)

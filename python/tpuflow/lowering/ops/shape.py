@@ -122,7 +122,7 @@ def cast(context: Lowering, step: Step) -> None:
         _wrap_to_int8(context, step, value)
         return
     if is_number(value) and not is_number(step.output):
-        source = context.whole(value)
+        source = context.whole_tensor(value)
         if source.grid.is_float:
             _truncate(context, step, source)
             return
@@ -135,7 +135,7 @@ def cast(context: Lowering, step: Step) -> None:
         target = context.grids.target(step)
         if not target.is_float:
             raise UnsupportedNodeError("indices cannot become numbers", "to")
-        source = context.whole(value)
+        source = context.whole_tensor(value)
         op = Op.dequantize(input=source.tensor, scale=1.0, finish={})
         context.emit(step, op, source.shape, source.view, target)
         return
@@ -182,7 +182,7 @@ def _wrap_to_int8(context: Lowering, step: Step, value: ir.Value) -> None:
     assert step.output.dtype is not None
     limits = np.iinfo(step.output.dtype.numpy())
     low, span = int(limits.min), int(limits.max) - int(limits.min) + 1
-    source, target = context.whole(value), integer_grid(step.output)
+    source, target = context.whole_tensor(value), integer_grid(step.output)
     table = context.table(
         step, SampledFunction(lambda x: (x - low) % span + low, integer_grid(value), target)
     )
@@ -262,7 +262,7 @@ def _channels_last_order(stored: StoredValue) -> tuple[int, ...]:
     return natural_order(stored.view) if order is None else order
 
 
-def _reaches(grid: Quant, number: float) -> bool:
+def _can_represent(grid: Quant, number: float) -> bool:
     """Whether a grid has a place for a number; infinity is held as far as any grid goes."""
     if grid.is_float or not math.isfinite(number):
         return True
@@ -284,9 +284,9 @@ def pad(context: Lowering, step: Step) -> None:
         raise UnsupportedNodeError("negative padding", "pads")
     mode: Any = attribute(node, "mode", "constant")
     number = padding(node) or 0.0
-    stored = context.whole(value)
+    stored = context.whole_tensor(value)
     order = _channels_last_order(stored)
-    if mode == "constant" and not _reaches(stored.grid, number):
+    if mode == "constant" and not _can_represent(stored.grid, number):
         # What is padded with has a place on the grid of the result: that of the operand is too narrow.
         stored = context.requantize(value, context.grids.target(step))
         stored = context.rearrange(value, order, stored=stored)

@@ -131,7 +131,7 @@ def phases_along(geometry: Geometry, axis: int) -> list[Phases] | None:
     return found
 
 
-def together(phases: Sequence[Phases]) -> Phases:
+def merge_phases(phases: Sequence[Phases]) -> Phases:
     """All phases in one window: as they are where they meet the same cells, else over all cells they meet."""
     one = phases[0]
     if all((each.first, each.extent) == (one.first, one.extent) for each in phases):
@@ -183,7 +183,7 @@ def best_division(
         return None
     counts = [-(-geometry.results[axis] // geometry.stride[axis]) for axis in range(2)]
     ways = [
-        [tuple(phases), (together(phases),)] if joins and len(phases) > 1 else [tuple(phases)]
+        [tuple(phases), (merge_phases(phases),)] if joins and len(phases) > 1 else [tuple(phases)]
         for phases in (alone[0], alone[1])
     ]
     found: list[tuple[int, int, int, Division]] = []
@@ -228,7 +228,7 @@ def transposed_convolution(context: Lowering, step: Step) -> None:
     if max(geometry.stride) > 1:
         division = best_division(geometry, (size_in, channels), joins=groups == 1, zeros=zeros)
     if division is None:
-        _over_zeros(context, step, stored, geometry, made)
+        _convolve_with_zeros(context, step, stored, geometry, made)
     else:
         _by_phases(context, step, stored, geometry, division, made)
 
@@ -301,10 +301,12 @@ def _phase_kernels(weights: Codes | Weights, rows: Phases, columns: Phases) -> A
     return np.concatenate(found)
 
 
-def _over_zeros(context: Lowering, step: Step, stored: StoredValue, geometry: Geometry, made: Sums) -> None:
+def _convolve_with_zeros(
+    context: Lowering, step: Step, stored: StoredValue, geometry: Geometry, made: Sums
+) -> None:
     """Zeros between the operand's cells, then one convolution."""
     if max(geometry.stride) > 1:
-        stored = _spread(context, step, stored, geometry.stride)
+        stored = _insert_zeros(context, step, stored, geometry.stride)
     pads = [*geometry.before, *geometry.after]
     stored = _crop_edges(context, step, stored, [max(0, -amount) for amount in pads])
     constants = made.constants(context, step, weight_name(step), made.weights)
@@ -329,7 +331,7 @@ def _names(step: Step) -> list[str]:
     return [node.name for node in step.nodes if node.name]
 
 
-def _spread(context: Lowering, step: Step, stored: StoredValue, stride: tuple[int, int]) -> StoredValue:
+def _insert_zeros(context: Lowering, step: Step, stored: StoredValue, stride: tuple[int, int]) -> StoredValue:
     """The `[n, h, w, c]` tensor with zeros between its cells."""
     batch, rows, columns, depth = stored.shape
     spread = (batch, (rows - 1) * stride[0] + 1, (columns - 1) * stride[1] + 1, depth)

@@ -32,7 +32,7 @@ SLOPED = frozenset({"LeakyRelu", "PRelu"})
 @lowers("Relu", "Clip")
 def lower_clamp(context: Lowering, step: Step) -> None:
     """A change of scale whose clamp is the function."""
-    stored = context.whole(context.operand(step.node, 0))
+    stored = context.whole_tensor(context.operand(step.node, 0))
     target = context.grids.target(step)
     requant = context.rounding(
         [stored.grid.scale / target.scale], target, step.node, wide=stored.grid.dtype == "int16"
@@ -47,7 +47,7 @@ def lower_leaky_relu(context: Lowering, step: Step) -> None:
     node = step.node
     value = context.operand(node, 0)
     if node.op_type == "LeakyRelu":
-        stored, slopes = context.whole(value), np.array([attribute(node, "alpha", 0.01)], np.float64)
+        stored, slopes = context.whole_tensor(value), np.array([attribute(node, "alpha", 0.01)], np.float64)
     else:
         stored, slopes = _slopes(context, value, float_constant(node.inputs[1]))
     target = context.grids.target(step)
@@ -78,7 +78,7 @@ def _slopes(context: Lowering, value: ir.Value, slope: Array | None) -> tuple[St
     if slope is None:
         raise UnsupportedNodeError("slopes must be constant", "slope")
     if np.all(slope == slope.ravel()[0]):
-        return context.whole(value), slope.ravel()[:1]
+        return context.whole_tensor(value), slope.ravel()[:1]
     rank = len(shape_of(value))
     extents = (1,) * (rank - slope.ndim) + slope.shape
     axes = [axis for axis, extent in enumerate(extents) if extent > 1]
@@ -97,7 +97,7 @@ def table(context: Lowering, step: Step) -> None:
             raise UnsupportedNodeError("exponent must be constant")
         if exponent.const_value.size != 1:
             raise UnsupportedNodeError("exponent must be one number")
-    stored = context.whole(context.operand(node, 0))
+    stored = context.whole_tensor(context.operand(node, 0))
     target = context.grids.target(step)
     apart = context.settings.defaults.swish_layer_mode == "product"
     if node.op_type in GATED and apart and not target.is_float:

@@ -32,7 +32,7 @@ TOWARDS = {"Floor": -1, "Ceil": 1, "Round": 0}
 @lowers(*sorted(TO_WHOLE))
 def to_whole(context: Lowering, step: Step) -> None:
     """A rounding where the grid of the operand allows it, else a table."""
-    stored = context.whole(context.operand(step.node, 0))
+    stored = context.whole_tensor(context.operand(step.node, 0))
     target = context.grids.target(step)
     halvings = _halvings(stored.grid)
     if halvings is None or target.is_float or step.shift:
