@@ -1,4 +1,4 @@
-"""What goes wrong because of the user's input, as exceptions whose text is ready to be shown.
+"""Exceptions for errors in the user's input, with messages that are ready to be shown.
 
 Every message is one clear sentence in lower case, without a full stop, that names the file, layer, tensor
 or field and, where it is not obvious, what to do about it. The command line prints the text and exits with

@@ -1,4 +1,4 @@
-"""What calibration leaves behind for those who look into it: thresholds, statistics and histograms.
+"""Files of calibration for inspection: thresholds, statistics and histograms.
 
 ```text
  DIR/thresholds.json             the ranges

@@ -1,4 +1,4 @@
-"""What can be chosen about calibration: a section of the configuration file."""
+"""The choices of calibration: a section of the configuration file."""
 
 from tpuflow.config import CalibrationConfig
 

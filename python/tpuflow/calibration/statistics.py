@@ -1,4 +1,4 @@
-"""What is remembered of the activations: per tensor the extrema of every batch and one histogram.
+"""Statistics of activations: per tensor the extrema of every batch and one histogram.
 
 Both are mergeable. Statistics collected over shards of the samples and merged in the order of the shards
 equal those of one pass, bit for bit: extrema are kept per batch, and the counts of a histogram depend on the

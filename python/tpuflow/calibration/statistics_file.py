@@ -1,4 +1,4 @@
-"""What calibration counted, in a file: ranges by another strategy then need no samples.
+"""Statistics of calibration in a file: ranges by another strategy then need no samples.
 
 ```json
 {

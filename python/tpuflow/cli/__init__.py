@@ -35,7 +35,7 @@ __all__ = ["main"]
 USAGE = 2
 INTERRUPTED = 130
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""What the parser raises."""
+"""Exceptions of the parser."""
 
 
 def main() -> None:

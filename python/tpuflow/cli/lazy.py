@@ -20,7 +20,7 @@ from typing import Any
 __all__ = ["ALGEBRA", "defer"]
 
 ALGEBRA = ("sympy", "onnx_ir._symbolic_shapes")
-"""What computes with sizes that have names; the second reads attributes of the first when it is executed."""
+"""Modules that compute with sizes that have names; the second reads attributes of the first."""
 
 
 def defer(*names: str) -> None:

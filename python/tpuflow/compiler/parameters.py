@@ -1,4 +1,4 @@
-"""What a schedule may do: seven fields, of which levels 1 and 5 are two presets.
+"""Limits of a schedule: seven fields, of which levels 1 and 5 are two presets.
 
 Limits of -1 are none of their own; the budget of the whole search holds all the same. Seconds become steps of
 the search at a fixed rate, so that the same parameters give the same program on any computer.

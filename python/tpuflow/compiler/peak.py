@@ -1,4 +1,4 @@
-"""What lies in the shared cache where most of it is in use."""
+"""The contents of the shared cache where most of it is in use."""
 
 from __future__ import annotations
 

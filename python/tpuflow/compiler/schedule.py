@@ -1,4 +1,4 @@
-"""What a user decides about a schedule, in place of what its level decides.
+"""Decisions about a schedule that a user makes in place of its level.
 
     tpuflow.compile(graph, level=5, schedule=Schedule(layer_groups="exact"))
 

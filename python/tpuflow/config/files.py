@@ -20,7 +20,7 @@ from tpuflow.io.files import parse_json, parse_toml, read_text
 __all__ = ["SHOWN", "load_config"]
 
 SHOWN = "just_for_display"
-"""What a file of settings by layer holds for readers: it is not read back."""
+"""Fields of a file of settings by layer that are for readers and not read back."""
 
 WHOLE = frozenset({"q_mode_activation", "q_bits_activation", "q_strategy_activation"})
 """Keys by which an entry of such a file states all values (`layer_settings = "values"`)."""

@@ -279,7 +279,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "evaluate": EvaluateConfig,
     "output": OutputConfig,
 }
-"""What stands in which section of a file."""
+"""Fields by section of a file."""
 
 
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:

@@ -44,7 +44,7 @@ FOREIGN: Mapping[str, tuple[str, ...]] = {
 """By a foreign name in small letters."""
 
 BECOMES: Mapping[str, tuple[str, ...]] = {"Gemm": ("MatMul",), "Swish": ("Silu",)}
-"""What nodes of ONNX are normalised to, beside their own type."""
+"""Operators that nodes of ONNX are normalised to, beside their own type."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What a text file (`.cfg`) means where it says nothing, or what has no effect here.
+"""Defaults of a text file (`.cfg`), and its keys that have no effect here.
 
 Such files come from the users of another tool, whose manual states a default for every key. These hold
 wherever a `.cfg` file is read, in place of the defaults of this package, which are better but other ones:

@@ -1,4 +1,4 @@
-"""What every section of a configuration has in common, and what is known of a field beyond its type.
+"""The base of every section of a configuration, and the properties of a field beyond its type.
 
 A field is declared once, as a pydantic field of a section, with default, limits and meaning. `PerLayer` in
 its annotation says that layers may differ in it, `Also` that other tools call it by another name; the forms

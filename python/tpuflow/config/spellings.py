@@ -100,7 +100,7 @@ QUANT_TYPES: Mapping[str, dict[str, Any]] = {
         for name in ("fp16", "bf16")
     },
 }
-"""What each preset sets."""
+"""Fields that each preset sets."""
 
 
 def _preset(value: Any) -> dict[str, Any]:

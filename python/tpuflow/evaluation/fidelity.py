@@ -1,4 +1,4 @@
-"""What quantised networks make of samples, beside float: noise, decisions, losses and the task metric.
+"""Quantised networks compared with float on samples: noise, decisions, losses and the task metric.
 
 One evaluator serves whoever tries ways to quantise: it runs float once, and every graph on the same
 samples. Samples may come in groups, of which the worst counts (`Evaluator.fidelity`).

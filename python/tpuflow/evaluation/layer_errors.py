@@ -43,7 +43,7 @@ ELEMENTS = 4_000_000
 """Elements of tensors looked at, about: of large networks fewer samples."""
 
 GIVEN = "/given"
-"""What the name of a tensor ends in where the float network reads it from outside."""
+"""Suffix of the name of a tensor that the float network reads from outside."""
 
 MASKED = 1e30
 """Values beyond are masks, which no grid holds."""

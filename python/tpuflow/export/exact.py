@@ -48,7 +48,7 @@ ANEW = frozenset(
 """Operators that floats do not repeat to the letter."""
 
 UNSIGNED = 128
-"""What exported 8-bit codes are above the graph's."""
+"""Offset of exported 8-bit codes above the graph's."""
 
 
 def with_integers(proto: onnx.ModelProto, graphs: Sequence[Graph]) -> None:

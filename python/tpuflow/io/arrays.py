@@ -39,7 +39,7 @@ UNREADABLE = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, struct.error, tokenize.TokenError, SyntaxError,
     ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
-"""What NumPy, zipfile and decompressors raise for files that are damaged, encrypted or of another kind."""
+"""Exceptions of NumPy, zipfile and decompressors for files that are damaged, encrypted or of another kind."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ SCHEMA = 1
 """Version of the tables; to be raised with every change of them."""
 
 APPLICATION = 0x7470666A
-"""What SQLite notes in the header of a journal: `tpfj`."""
+"""Application id in the SQLite header of a journal: `tpfj`."""
 
 TABLES = (
     "CREATE TABLE head (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",

@@ -1,4 +1,4 @@
-"""What a request means for the stages in front of the recipe and behind it."""
+"""The arguments of the stages before and after the recipe, from a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a network's numbers although it builds: one line each, with the remedy."""
+"""Warnings about a network's numbers although it builds: one line each, with the remedy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["AccuracyError", "AccuracyWarning", "accuracy_warnings", "refuse"]
 
 LOST_DB = 20.0
-"""What a layer may lose beyond what its types give."""
+"""Most decibels a layer may lose beyond what its types explain."""
 
 LEAST_DB = 6.0
 """An output that is expected to have less has little to do with float; `compare` fails there as well."""

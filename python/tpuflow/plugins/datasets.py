@@ -24,7 +24,7 @@ __all__ = ["DATASETS", "dataset_named"]
 Row = tuple[list["NDArray[Any]"], Any]
 
 NO_LABEL = float("-inf")
-"""What stands for no label."""
+"""Label of a sample without one."""
 
 
 class NumpyDataset:

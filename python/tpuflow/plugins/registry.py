@@ -1,4 +1,4 @@
-"""What plugins register, by kind, name and version: of one name the highest version counts.
+"""The objects that plugins register, by kind, name and version: of one name the highest version counts.
 
 Decorators register with the registry that is being filled when their file is loaded, so nothing here is
 global: every `load_plugins` gives a fresh `Registry`.

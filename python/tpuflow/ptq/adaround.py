@@ -25,7 +25,7 @@ __all__ = ["Learning", "adaround"]
 Array = NDArray[np.float64]
 
 LOW, HIGH = -0.1, 1.1
-"""What the sigmoid is stretched to, so that choices reach 0 and 1."""
+"""Range the sigmoid is stretched to, so that choices reach 0 and 1."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ __all__ = ["SplitChannels", "multiplications", "split_channels"]
 logger = logging.getLogger(__name__)
 
 CLAMPS = frozenset({"Relu", "Clip"})
-"""What a layer's sums go through before they are stored."""
+"""Operators that a layer's sums go through before they are stored."""
 
 SEEN = 8
 """Samples that the noise of a rounding is measured with, at most."""

@@ -63,7 +63,7 @@ SCALED = 128
 """Samples that factors are made of."""
 
 MARGIN_DB = 0.25
-"""What a network must come closer by on samples held out before its channels get factors."""
+"""Least gain on samples held out for which a network's channels get factors."""
 
 MEMORY = 512 << 20
 """Bytes of activations held at a time."""

@@ -1,4 +1,4 @@
-"""What is seen of channels, and the noise that roundings of a layer's operand and weights make in sums."""
+"""Statistics of channels, and the noise that roundings of a layer's operand and weights make in sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What linear layers meet in samples and how operands are stored: ground all layer-wise methods share.
+"""Operands of linear layers in samples, and how they are stored: ground all layer-wise methods share.
 
 A layer is `y = W x`; `x` are columns of its operand at positions spread evenly over samples (see `layers`).
 """

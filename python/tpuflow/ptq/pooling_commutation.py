@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["commute_pooling"]
 
 VIEWS = frozenset({"Flatten", "Reshape", "Squeeze"})
-"""What may stand between a pool and a product."""
+"""Operators that may stand between a pool and a product."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ LEAST = 32
 """Of fewer samples no ranges are tuned: a half of them says too little of sums."""
 
 MARGIN_DB = 0.5
-"""What outputs must come closer by on either half: so much a choice of samples moves them."""
+"""Least gain of outputs on either half: the choice of samples alone moves them by as much."""
 
 
 def better_tuned(

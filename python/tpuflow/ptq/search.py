@@ -88,7 +88,7 @@ every layer by itself, and of equals the one tried first.
 """
 
 DEFAULT = "default recipe"
-"""What a search is called that takes no candidate."""
+"""Name of the result of a search that takes no candidate."""
 
 LOST_DB = 1.5
 """So far behind the best with the first samples held out, a candidate is out."""

@@ -1,4 +1,4 @@
-"""What a search found beside the default recipe, on samples that no choice was made by.
+"""The result of a search beside the default recipe, on samples that no choice was made by.
 
 A search takes the best of many candidates by the samples it holds out, and the best of many is partly the
 luckiest. So some samples are kept from the whole of it (`kept_apart`). On them what was found must be as

@@ -1,4 +1,4 @@
-"""What moves or mixes codes by position (docs/arithmetic.md, sections 12 and 13)."""
+"""Operators that move or mix codes by position (docs/arithmetic.md, sections 12 and 13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page says of runs in tables and bars: units, bounds, stalls, what costs most, two side by side."""
+"""Tables and bars of a page about runs: units, bounds, stalls, what costs most, two side by side."""
 
 from __future__ import annotations
 

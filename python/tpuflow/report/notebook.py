@@ -1,4 +1,4 @@
-"""What a notebook shows of a graph, a program and a run: key figures, and the picture or the longest layers.
+"""Notebook display of a graph, a program and a run: key figures, and the picture or the longest layers.
 
 The package gives these to the classes as `_repr_html_`, which Jupyter and its kin call.
 """

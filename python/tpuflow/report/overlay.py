@@ -1,4 +1,4 @@
-"""What quantisation made of a tensor's distribution: float and dequantised values over the same bins.
+"""A tensor's distribution before and after quantisation: float and dequantised values over the same bins.
 
     overlay = Overlay("conv1_out", thresholds=(-2.0, 1.98))
     overlay.add(floating, dequantised)      # as often as there are samples

@@ -1,4 +1,4 @@
-"""What is known of single tensors, as rows of a page: similarity of levels, distribution, thresholds."""
+"""Single tensors as rows of a page: similarity of levels, distribution, thresholds."""
 
 from __future__ import annotations
 

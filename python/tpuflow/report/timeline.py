@@ -1,4 +1,4 @@
-"""What every unit did when: the intervals of a run joined with the instructions of its program.
+"""The timeline of units: the intervals of a run joined with the instructions of its program.
 
 A run says from which cycle to which an instruction was issued, executed and drained; the program says what
 the instruction is and which stretch of the cache each tensor has from which instruction to which. Together

@@ -1,4 +1,4 @@
-"""What units, bounds and stall causes are called, and what they mean, wherever people read them."""
+"""Names and meanings of units, bounds and stall causes, wherever people read them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BOUND_NAMES = {
     "segment": "unit throughput after its earliest start",
     "path": "critical path",
 }
-"""What limits, by the key that reports use."""
+"""Names of bounds, by the key that reports use."""
 
 BOUNDS = {
     "array": "every row of activations must pass the systolic array",
@@ -34,7 +34,7 @@ BOUNDS = {
 """Why no program can be faster."""
 
 BOUND_KEYS = {key: name.lower().replace(" ", "_") for key, name in BOUND_NAMES.items()}
-"""What figures in JSON call them beside the keys of format 1."""
+"""Their names in JSON, beside the keys of format 1."""
 
 STALLS = {
     "dependency": "waits for another unit's result",

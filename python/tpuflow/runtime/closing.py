@@ -1,4 +1,4 @@
-"""What devices, programs and inferences share: a `with` block ends in `close`."""
+"""The `with` block of devices, programs and inferences, which ends in `close`."""
 
 from __future__ import annotations
 

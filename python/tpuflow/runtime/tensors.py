@@ -1,4 +1,4 @@
-"""What a program says of its inputs and outputs: enough to pack and unpack them without anything else."""
+"""The inputs and outputs of a program: enough to pack and unpack them without anything else."""
 
 from __future__ import annotations
 

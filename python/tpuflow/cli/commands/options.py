@@ -74,7 +74,7 @@ NAMES = {
     DType.bf16: "bfloat16",
     DType.f32: "float32",
 }
-"""What configurations call them."""
+"""Their names in configurations."""
 
 Batch = Annotated[
     int | None,

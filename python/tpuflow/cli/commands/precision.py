@@ -58,7 +58,7 @@ Steps = Annotated[int | None, typer.Option(min=0, metavar="N", help="Maximum num
 
 
 MODES = {"4": "INT4", "8": "INT8", "16": "INT16", "f16": "F16", "bf16": "BF16", "f32": "F32"}
-"""What tables call precisions."""
+"""Names of precisions in tables."""
 
 
 def sensitivity(

@@ -1,4 +1,4 @@
-"""What a metric is, and how its arguments are read.
+"""The interface of metrics, and the parsing of their arguments.
 
 A metric scores the outputs of all samples together. Where the result is the mean of one number per sample,
 it can also give those: then float and quantised results are paired sample by sample.

@@ -96,7 +96,7 @@ class Tolerance:
 STAGES: Mapping[str, Tolerance] = MappingProxyType(
     {"import": Tolerance(0.99, 0.99), "quantize": Tolerance(0.8, 0.5), "program": Tolerance(0.99, 0.90)}
 )
-"""What is usual between two stages: original and normalised model, floats and integers, graph and program."""
+"""Usual differences between two stages: original and normalised, float and integer, graph and program."""
 
 
 @dataclass(frozen=True)

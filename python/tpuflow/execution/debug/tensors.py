@@ -27,7 +27,7 @@ Mask = NDArray[np.bool_]
 Boxes = Sequence[tuple[int, Sequence[tuple[int, int]]]]
 
 PART = re.compile(r"#\d+$")
-"""What names of parts have behind that of their layer."""
+"""Suffix of names of parts, behind that of their layer."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is seen at units, ports and DDR channels in a window of cycles, with the words that move.
+"""Signals of units, ports and DDR channels in a window of cycles, with the words that move.
 
 The stepped simulator says who asks for which word in which cycle. The words themselves are read when the
 instruction that asks is executed: a word that is read as the instruction finds it, one that is written as

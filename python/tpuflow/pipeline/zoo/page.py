@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["LEAST_COSINE", "MOST_RELATIVE_ERROR", "page", "summary", "troubles"]
 
 LEAST_COSINE = {"int8": LOW, "int16": 0.999, "float16": 0.9999, "float32": 0.999999}
-"""What every output must reach, by element type; of int8, what asks for an explanation."""
+"""Least similarity of every output, by element type; below that of int8 an explanation is asked for."""
 MOST_RELATIVE_ERROR = 1e-4
 """How far normalisation may move an output, relative to its largest magnitude."""
 

@@ -1,4 +1,4 @@
-"""What every layer alone is worth: the network with one layer changed, everything else as configured."""
+"""Sensitivity of single layers: the network with one layer changed, everything else as configured."""
 
 from __future__ import annotations
 
