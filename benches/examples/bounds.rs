@@ -66,7 +66,7 @@ fn attempt(seed: u64, times: u64) -> String {
         }
     }
     let Some((cycles, program)) = shortest else { return "none\t\t\t".to_owned() };
-    let beaten = program.bounds.named().into_iter().find(|bound| cycles < bound.1);
+    let beaten = program.bounds.by_name().into_iter().find(|bound| cycles < bound.1);
     let (binding, bound) = beaten.unwrap_or_else(|| program.bounds.binding());
     let what = if beaten.is_some() { "beaten" } else { "kept" };
     format!("{what}\t{binding}\t{bound}\t{cycles}")

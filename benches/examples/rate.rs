@@ -16,7 +16,7 @@ use std::time::Instant;
 use tpuflow_benches::Random;
 use tpuflow_ir::{Graph, Program};
 use tpuflow_kernels::Values;
-use tpuflow_simulator::{Interpreter, Keep, Kept, Options, simulate_again};
+use tpuflow_simulator::{Interpreter, Keep, Options, ProgramCache, simulate_again};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let ports = program.inputs.iter().filter(|_| options.values);
         let inputs: Vec<Vec<u8>> =
             ports.map(|port| Random(2).bytes(port.shape.iter().product::<usize>() * port.dtype.bytes())).collect();
-        let kept = Kept::default();
+        let kept = ProgramCache::default();
         let (mut seconds, mut cycles) = (f64::INFINITY, 0);
         for _ in 0..runs {
             let start = Instant::now();

@@ -105,7 +105,7 @@ MISSED = [
     ("timing", "crates/ir/src/timing.rs", "view.dtype.bytes() == 4 { 2 }", "view.dtype.bytes() == 4 { 1 }"),
     ("timing", "crates/ir/src/timing.rs", "rate + output.function", "rate + 0 * output.function"),
     ("timing", "crates/ir/src/timing.rs", "rows.max(u64::from(machine.array.rows))", "rows"),
-    ("timing", "crates/simulator/src/sound.rs", "self.descriptors == program.descriptors", "true"),
+    ("timing", "crates/simulator/src/checked_program.rs", "self.descriptors == program.descriptors", "true"),
     (
         "timing",
         "crates/simulator/src/values/matrix.rs",

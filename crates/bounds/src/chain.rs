@@ -18,7 +18,7 @@
 
 use tpuflow_ir::{Graph, Machine, Op, Unit, timing};
 
-use super::gates::{Gate, Needs, Set, gates, lost};
+use super::gates::{Dependencies, Gate, Set, gates, lost_slots};
 use super::{Every, covers, split};
 use crate::constants::Constants;
 use crate::linear::{is_permutation, unit_of};
@@ -84,7 +84,7 @@ struct Idle {
     before: Vec<bool>,
 }
 
-/// What a layer makes of the moments and the needs of its operands.
+/// Moments and needs of a layer, derived from those of its operands.
 #[derive(Clone, Debug, Default)]
 struct Need {
     /// Before which nothing of it begins.
@@ -97,7 +97,7 @@ struct Need {
     whole: Vec<bool>,
 }
 
-fn or(mine: &mut [bool], theirs: &[bool]) {
+fn merge_flags(mine: &mut [bool], theirs: &[bool]) {
     for (a, b) in mine.iter_mut().zip(theirs) {
         *a |= b;
     }
@@ -117,7 +117,7 @@ impl<'a> Chains<'a> {
         let (graph, works) = (every.graph, every.works);
         let none = Idle { after: vec![false; works.len()], before: vec![false; works.len()] };
         let sets = Self::with(every, (none, vec![]));
-        let needs = Needs { channels: &sets.channels, strong: &sets.strong, whole: &sets.whole };
+        let needs = Dependencies { channels: &sets.channels, strong: &sets.strong, whole: &sets.whole };
         let gates = gates(graph, works, &needs, every.producer, every.machine);
         let stops = (sets.idle(), gates);
         Self::with(every, stops)
@@ -188,11 +188,11 @@ impl<'a> Chains<'a> {
             }
             let needed = (0..count).filter(|&i| i == index || need.channels[i]);
             let bytes = constants.bytes(needed, |piece| piece.packed);
-            let ready = if bytes > 0 { loaded(machine) + split(bytes, machine) } else { 0 };
+            let ready = if bytes > 0 { first_load_cycles(machine) + split(bytes, machine) } else { 0 };
             let least = if works[index].array > 0 { lead(machine, false) + timing::array_depth(machine) } else { 0 };
             let mut times = need.times;
             times.pixel = times.pixel.max(times.first).max(ready + least);
-            times.all = times.all.max(times.pixel).max(chains.after(index, &need, single));
+            times.all = times.all.max(times.pixel).max(chains.earliest_completion(index, &need, single));
             if single {
                 times.pixel = times.all;
                 chains.singles.push(index);
@@ -256,7 +256,7 @@ impl<'a> Chains<'a> {
 
     /// When all of a layer can be there: sums of what must be done between an earlier moment and it, be this the start, a
     /// single pixel, or, with `every`, any.
-    fn after(&self, index: usize, need: &Need, every: bool) -> u64 {
+    fn earliest_completion(&self, index: usize, need: &Need, every: bool) -> u64 {
         let needed = |layer: usize| layer == index || need.whole[layer];
         let strong = |from: usize, layer: usize| {
             if layer == index { need.strong[from] } else { self.strong[layer][from] }
@@ -267,7 +267,7 @@ impl<'a> Chains<'a> {
             let follows = |layer: usize| needed(layer) && strong(from, layer);
             self.sum(self.times[from].pixel, from + 1, &follows, self.idle.after[from])
         });
-        sums.chain([self.sum(begun(self.machine), 0, &needed, true)]).max().unwrap_or(0)
+        sums.chain([self.sum(first_read_cycle(self.machine), 0, &needed, true)]).max().unwrap_or(0)
     }
 
     /// The end of the work of some of the layers from `first` on, which begin at `start` at the earliest, with the array drained
@@ -283,7 +283,7 @@ impl<'a> Chains<'a> {
         }
         let machine = self.machine;
         let on_array = |i: usize| i >= first && self.works[i].array > 0 && counts(i);
-        array += lost(&self.gates, &Set::of(self.works.len(), on_array));
+        array += lost_slots(&self.gates, &Set::of(self.works.len(), on_array));
         let after = |cycles: u64, around: u64| if cycles > 0 { start + cycles + around } else { 0 };
         after(array - tail.min(array), lead(machine, drained) + timing::array_depth(machine))
             .max(after(ewp, machine.ewp.start + machine.ewp.latency))
@@ -303,7 +303,7 @@ impl<'a> Chains<'a> {
         // Too large for the pooling unit: on either.
         let around = around.min(if cycles > 0 { around } else { elementwise });
         let latency = around + work.least.max(1);
-        let mut need = joined(operands);
+        let mut need = elementwise_need(operands);
         match op {
             Op::Softmax { .. } | Op::LayerNorm { .. } | Op::ArgMax { .. } => need.of_pixels(),
             Op::Reduce { input, axes, .. } => {
@@ -316,10 +316,10 @@ impl<'a> Chains<'a> {
                     return Need { times: Times { all: around + cycles, ..Times::default() }, ..Need::default() };
                 }
                 if !covers(window, &graph.tensor(*input).shape) {
-                    need.forget();
+                    need.clear_all_elements();
                 }
             }
-            Op::ResizeLinear { .. } => need.forget(),
+            Op::ResizeLinear { .. } => need.clear_all_elements(),
             Op::Unary { .. }
             | Op::Rescale { .. }
             | Op::Quantize { .. }
@@ -327,9 +327,9 @@ impl<'a> Chains<'a> {
             | Op::PRelu { .. }
             | Op::Binary { .. }
             | Op::Select { .. } => {}
-            _ => return moved(graph, layer, operands, around),
+            _ => return movement_need(graph, layer, operands, around),
         }
-        let begin = need.times.first.max(begun(machine));
+        let begin = need.times.first.max(first_read_cycle(machine));
         need.begin = begin;
         need.times = Times {
             first: begin + latency,
@@ -367,12 +367,12 @@ impl<'a> Chains<'a> {
         let warm = lead(machine, false) + depth;
         let pixel = if whole_pixels { work.least } else { 1 };
         let begin = if whole_pixels { left.times.pixel } else { left.times.first };
-        let begin = begin.max(right.times.first).max(begun(machine));
-        let mut need = joined(&[left.clone(), right.clone()]);
+        let begin = begin.max(right.times.first).max(first_read_cycle(machine));
+        let mut need = elementwise_need(&[left.clone(), right.clone()]);
         // Weights of all columns and K blocks, in one matrix.
         need.waits = (every_pixel && work.rounds > 0).then_some(left.times.all);
         if whole_pixels {
-            or(&mut need.strong, &left.channels);
+            merge_flags(&mut need.strong, &left.channels);
         }
         need.begin = begin;
         need.times = Times {
@@ -391,18 +391,18 @@ impl Need {
     fn of_pixels(&mut self) {
         self.times.first = self.times.pixel;
         let channels = self.channels.clone();
-        or(&mut self.strong, &channels);
+        merge_flags(&mut self.strong, &channels);
     }
 
     /// Not all elements are needed.
-    fn forget(&mut self) {
+    fn clear_all_elements(&mut self) {
         self.times.all = self.times.pixel;
         self.whole.fill(false);
     }
 }
 
 /// Needs of an operator whose every element needs one of each operand, every pixel a pixel, and all of it all.
-fn joined(operands: &[Operand]) -> Need {
+fn elementwise_need(operands: &[Operand]) -> Need {
     let mut need = Need::default();
     for operand in operands {
         need.times.first = need.times.first.max(operand.times.first);
@@ -414,14 +414,14 @@ fn joined(operands: &[Operand]) -> Need {
             (&mut need.whole, &operand.whole),
         ] {
             mine.resize(theirs.len(), false);
-            or(mine, theirs);
+            merge_flags(mine, theirs);
         }
     }
     need
 }
 
 /// Operators that only move elements: they may cost nothing.
-fn moved(graph: &Graph, layer: &tpuflow_ir::Layer, operands: &[Operand], around: u64) -> Need {
+fn movement_need(graph: &Graph, layer: &tpuflow_ir::Layer, operands: &[Operand], around: u64) -> Need {
     let mut operands = operands.to_vec();
     if let Op::Concat { requants, .. } = &layer.op {
         // Codes of another scale are computed anew.
@@ -429,7 +429,7 @@ fn moved(graph: &Graph, layer: &tpuflow_ir::Layer, operands: &[Operand], around:
             operand.times = operand.times.later(around);
         }
     }
-    let mut need = joined(&operands);
+    let mut need = elementwise_need(&operands);
     let shape = |t: tpuflow_ir::TensorId| &graph.tensor(t).shape;
     match &layer.op {
         Op::Concat { inputs, axis, .. } => {
@@ -457,7 +457,7 @@ fn moved(graph: &Graph, layer: &tpuflow_ir::Layer, operands: &[Operand], around:
                 need.channels.fill(false);
             }
             if !is_permutation(dims, strides, *offset, graph.tensor(*input).elements()) {
-                need.forget();
+                need.clear_all_elements();
             }
         }
         Op::Gather { input, axis, .. } => {
@@ -465,7 +465,7 @@ fn moved(graph: &Graph, layer: &tpuflow_ir::Layer, operands: &[Operand], around:
                 need.times.pixel = need.times.first;
                 need.channels.fill(false);
             }
-            need.forget();
+            need.clear_all_elements();
         }
         // Some elements come from nowhere.
         Op::Pad { .. } | Op::InsertZeros { .. } => {
@@ -479,18 +479,18 @@ fn moved(graph: &Graph, layer: &tpuflow_ir::Layer, operands: &[Operand], around:
 }
 
 /// Whatever is computed, something was loaded before.
-pub(super) fn loaded(machine: &Machine) -> u64 {
+pub(super) fn first_load_cycles(machine: &Machine) -> u64 {
     machine.control.start + machine.dma.start + machine.dma.latency
 }
 
 /// When the first instruction begins that reads: something has come, in a page that had to be opened, or has been filled.
-pub(super) fn begun(machine: &Machine) -> u64 {
-    let came = loaded(machine) + machine.page_miss() + machine.ddr_cycles(1);
+pub(super) fn first_read_cycle(machine: &Machine) -> u64 {
+    let came = first_load_cycles(machine) + machine.page_miss() + machine.ddr_cycles(1);
     came.min(machine.control.start + machine.ewp.start + machine.ewp.latency)
 }
 
 /// When a program ends whose units have done what somebody needs by a moment: the last result, or what is made of it, is stored.
-pub(super) fn stored(moment: u64, machine: &Machine) -> u64 {
+pub(super) fn last_store_end(moment: u64, machine: &Machine) -> u64 {
     let store = machine.dma.start + machine.dma.latency + machine.ddr_cycles(1);
     if moment > 0 { moment + store } else { 0 }
 }

@@ -20,7 +20,7 @@ pub(super) struct Piece {
     pub weights: u64,
 }
 
-/// What stands in external memory.
+/// The form in external memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Source {
     Tensor(TensorId),
@@ -74,7 +74,7 @@ impl Constants {
 }
 
 /// Bytes of the weights of a product where they lie, none of what is computed: packed ones are not there in another form.
-fn stored(graph: &Graph, weights: TensorId) -> u64 {
+fn stored_bytes(graph: &Graph, weights: TensorId) -> u64 {
     let tensor = graph.tensor(weights);
     match &tensor.packed {
         Some(packed) => packed.bytes(&tensor.shape),
@@ -100,13 +100,13 @@ fn pieces(graph: &Graph, equal: &EqualConstants, live: &Live, id: LayerId) -> Ve
     if let Some(linear) = Linear::of(&layer.op, graph) {
         let (Op::Conv { epilogue, .. } | Op::MatMul { epilogue, .. }) = &layer.op else { return found };
         let columns = u64::from(linear.columns());
-        let taken = columns_needed(graph, live, layer.output, columns);
+        let taken = needed_columns(graph, live, layer.output, columns);
         let share = |bytes: u64| bytes / columns.max(1) * taken;
         // A pixel of a batch takes one of its matrices.
         let leads = u64::from(linear.leads).max(1);
         let every = |bytes: u64| if whole { bytes / leads } else { 0 };
         // Of a batch in part it is not said which matrices are needed.
-        let right = if linear.leads > 1 && !whole { 0 } else { share(stored(graph, linear.right)) };
+        let right = if linear.leads > 1 && !whole { 0 } else { share(stored_bytes(graph, linear.right)) };
         let plain = !is_depthwise(graph, &layer.op) && whole && linear.leads == 1;
         let weights = if plain && is_plain(&layer.op, graph) { right } else { 0 };
         add(of(linear.right), [right, every(right), weights]);
@@ -148,7 +148,7 @@ fn pieces(graph: &Graph, equal: &EqualConstants, live: &Live, id: LayerId) -> Ve
 }
 
 /// Columns of a product or channels of a convolution of which something is needed.
-fn columns_needed(graph: &Graph, live: &Live, output: TensorId, columns: u64) -> u64 {
+fn needed_columns(graph: &Graph, live: &Live, output: TensorId, columns: u64) -> u64 {
     match live.needed(output) {
         Elements::None => 0,
         Elements::All => columns,

@@ -35,7 +35,7 @@ struct Stalls {
     least: u64,
 }
 
-/// What a convolution of `input` costs the array at least in one column tile with K blocks `blocks`, beyond its slots.
+/// The least cost of a convolution of `input` on the array in one column tile with K blocks `blocks`, beyond its slots.
 pub(super) fn stalls(input: &View, window: &Window, blocks: &[Block], machine: &Machine) -> u64 {
     let word = machine.word();
     let lines = window.kernel[0];
@@ -57,7 +57,7 @@ pub(super) fn stalls(input: &View, window: &Window, blocks: &[Block], machine: &
     let images = u64::from(input.rows / input.height.max(1));
     let pixels = (height * width) as u64 * images;
     let Some(ends) = ends(input, window, [height, width], blocks, machine) else { return 0 };
-    let saved = ends * row.saved();
+    let saved = ends * row.saved_by_bank_end();
     let count = blocks.len() as u64;
     let slots = pixels * count;
     let held = u64::from(machine.array.rows) * count;
@@ -95,7 +95,7 @@ fn ends(
     (span * line <= bank).then(|| 1 + lines * line / bank)
 }
 
-/// What the pixels of an output row take.
+/// Words that the pixels of an output row read.
 struct Row<'a> {
     input: &'a View,
     window: &'a Window,
@@ -109,7 +109,7 @@ impl Row<'_> {
     fn stalls(&self, there: u32) -> Stalls {
         let mut lost = Stalls::default();
         for x in 0..self.width {
-            let taken = self.taken(x, there);
+            let taken = self.lines_read(x, there);
             let all: u64 = taken.iter().map(|lines| u64::from(lines.count_ones().saturating_sub(1))).sum();
             let most = (1..self.window.kernel[0]).map(|cut| saved(&taken, cut)).max().unwrap_or(0);
             lost.all += all;
@@ -120,11 +120,11 @@ impl Row<'_> {
 
     /// Cycles saved at most by an end of a bank that all windows pass: it stands before every line of some window, or before
     /// every so many with a stride, and as long as lines are apart.
-    fn saved(&self) -> u64 {
+    fn saved_by_bank_end(&self) -> u64 {
         let (lines, stride) = (self.window.kernel[0], self.window.stride[0]);
         let full = u32::MAX >> (32 - lines);
         let pixel = |x: i64| -> u64 {
-            let taken = self.taken(x, full);
+            let taken = self.lines_read(x, full);
             let cuts = |phase: u32| (1..lines).filter(move |cut| self.window.dilation[0] > 1 || cut % stride == phase);
             let sum = |phase: u32| cuts(phase).map(|cut| saved(&taken, cut)).sum::<u64>();
             (0..stride).map(sum).max().unwrap_or(0) * u64::from(self.window.dilation[0])
@@ -133,9 +133,9 @@ impl Row<'_> {
     }
 
     /// By K block, the lines that output pixel `x` takes a new word of.
-    fn taken(&self, x: i64, there: u32) -> Vec<u32> {
+    fn lines_read(&self, x: i64, there: u32) -> Vec<u32> {
         let is_new = |block: &Block, line: u32| {
-            let (now, before) = (self.words(x, block, line), self.words(x - 1, block, line));
+            let (now, before) = (self.tap_words(x, block, line), self.tap_words(x - 1, block, line));
             now.is_some_and(|(first, last)| match before {
                 Some((from, to)) if x > 0 => first < from || last > to,
                 _ => true,
@@ -149,7 +149,7 @@ impl Row<'_> {
     }
 
     /// The first and the last word of a line that the taps of a block on it take for output pixel `x`, if any lies inside.
-    fn words(&self, x: i64, block: &Block, line: u32) -> Option<(u64, u64)> {
+    fn tap_words(&self, x: i64, block: &Block, line: u32) -> Option<(u64, u64)> {
         let (input, window) = (self.input, self.window);
         let across = window.kernel[1];
         let first = (line * across).max(block.first_tap);

@@ -42,11 +42,11 @@ impl Set {
         Self(words)
     }
 
-    fn within(&self, other: &Self) -> bool {
+    fn is_subset(&self, other: &Self) -> bool {
         self.0.iter().zip(&other.0).all(|(mine, theirs)| mine & !theirs == 0)
     }
 
-    fn meets(&self, other: &Self) -> bool {
+    fn intersects(&self, other: &Self) -> bool {
         self.0.iter().zip(&other.0).any(|(mine, theirs)| mine & theirs != 0)
     }
 }
@@ -65,7 +65,7 @@ pub(super) struct Gate {
 }
 
 /// Who needs whom, by layer.
-pub(super) struct Needs<'a> {
+pub(super) struct Dependencies<'a> {
     pub channels: &'a Sets,
     pub strong: &'a Sets,
     pub whole: &'a Sets,
@@ -75,7 +75,7 @@ pub(super) struct Needs<'a> {
 pub(super) fn gates(
     graph: &Graph,
     works: &[Work],
-    needs: &Needs,
+    needs: &Dependencies,
     producer: &[Option<usize>],
     machine: &Machine,
 ) -> Vec<Gate> {
@@ -100,7 +100,7 @@ pub(super) fn gates(
             timing::array_depth(machine) + machine.control.issue.min(machine.control.issue_cold) + later
         };
         let gap = last.iter().map(wait).min()?;
-        let cost = last.iter().map(|&y| waste(gap, works[y].pixels, works[y].rounds, rows)).min()?;
+        let cost = last.iter().map(|&y| gap_slots(gap, works[y].pixels, works[y].rounds, rows)).min()?;
         let next = Set::of(count, |i| on_array(i) && needs.strong[i][end]);
         let fits =
             Set::of(count, |i| last.contains(&i) || needs.strong[i][end] || last.iter().any(|&y| needs.whole[y][i]));
@@ -110,7 +110,7 @@ pub(super) fn gates(
 }
 
 /// Slots lost at a gap behind a layer of so many pixels and of so many K blocks in all of its tiles.
-fn waste(gap: u64, pixels: u64, rounds: u64, rows: u64) -> u64 {
+fn gap_slots(gap: u64, pixels: u64, rounds: u64, rows: u64) -> u64 {
     let more = (2 * rows).saturating_sub(pixels.max(rows));
     // A pixel is not cut in two.
     let halved = if pixels > 1 { more * rounds } else { u64::MAX };
@@ -118,16 +118,16 @@ fn waste(gap: u64, pixels: u64, rounds: u64, rows: u64) -> u64 {
 }
 
 /// Slots the array loses while it does all the work of `counted`, and, between, of others.
-pub(super) fn lost(gates: &[Gate], counted: &Set) -> u64 {
+pub(super) fn lost_slots(gates: &[Gate], counted: &Set) -> u64 {
     let mut total = 0;
     let mut previous: Option<&Gate> = None;
     for gate in gates {
-        if !gate.last.within(counted) || !gate.next.meets(counted) || !counted.within(&gate.fits) {
+        if !gate.last.is_subset(counted) || !gate.next.intersects(counted) || !counted.is_subset(&gate.fits) {
             continue;
         }
         let instead = match previous {
             Some(other) if other.last == gate.last => other.cost,
-            Some(other) if !gate.last.within(&other.next) => continue,
+            Some(other) if !gate.last.is_subset(&other.next) => continue,
             _ => 0,
         };
         if gate.cost > instead {
@@ -142,7 +142,7 @@ pub(super) fn lost(gates: &[Gate], counted: &Set) -> u64 {
 fn latency(
     graph: &Graph,
     works: &[Work],
-    needs: &Needs,
+    needs: &Dependencies,
     producer: &[Option<usize>],
     machine: &Machine,
     [from, to]: [usize; 2],
@@ -187,11 +187,11 @@ mod tests {
     use super::*;
     use crate::common::{Net, window};
     use crate::live::Live;
-    use crate::work::Needed;
+    use crate::work::LiveGraph;
 
     fn works(graph: &Graph, machine: &Machine) -> (Vec<Option<usize>>, Vec<Work>) {
         let (live, producer) = (Live::of(graph), crate::producers(graph));
-        let needed = Needed { graph, machine, live: &live, producer: &producer };
+        let needed = LiveGraph { graph, machine, live: &live, producer: &producer };
         let works = graph.layers.iter().map(|layer| needed.work(layer)).collect();
         (producer, works)
     }
@@ -211,7 +211,7 @@ mod tests {
             let count = works.len();
             let earlier: Sets = (0..count).map(|i| (0..count).map(|j| j < i).collect()).collect();
             let strong: Sets = (0..count).map(|i| (0..count).map(|j| i + 1 == count && j < i).collect()).collect();
-            let needs = Needs { channels: &earlier, strong: &strong, whole: &earlier };
+            let needs = Dependencies { channels: &earlier, strong: &strong, whole: &earlier };
             let found = gates(&graph, &works, &needs, &producer, &machine);
             // More than the 128 slots of another tile, which halves of the 16 pixels would cost, is never lost.
             assert_eq!(found.iter().map(|gate| gate.cost).collect::<Vec<_>>(), [128], "{between} layers between");
@@ -291,7 +291,7 @@ mod tests {
                     shortest(&mut Vec::new(), &mut left, tiles, gap, &mut best);
                 }
                 let rounds = blocks * tiles as u64;
-                let bound = (rounds + 1) * pixels.max(ROWS) + waste(gap, pixels, rounds, ROWS);
+                let bound = (rounds + 1) * pixels.max(ROWS) + gap_slots(gap, pixels, rounds, ROWS);
                 assert!(best >= bound, "{pixels} pixels, {tiles} tiles, {blocks} blocks, gap {gap}: {best} < {bound}");
                 met += u32::from(best == bound);
             }

@@ -1,4 +1,4 @@
-//! What is left to do when the last byte has come from DDR.
+//! The work left when the last byte has come from DDR.
 //!
 //! Where every element of a layer and of all it is made of counts, so does every byte of their constants and of the inputs they
 //! read: whichever of them comes last, some instruction of the layer begins after it, for its tokens wait for it. That
@@ -11,7 +11,7 @@
 
 use tpuflow_ir::{Machine, TensorId, timing};
 
-use super::chain::{Chains, lead, loaded};
+use super::chain::{Chains, first_load_cycles, lead};
 use super::work::{Work, reads_all};
 use super::{Every, moves, split};
 
@@ -38,14 +38,14 @@ pub(super) fn last(every: &Every, chains: &Chains) -> u64 {
             + inputs.iter().map(|&t| graph.tensor(t).bytes() as u64).sum::<u64>();
         let is_output = graph.outputs.contains(&graph.layers[layer].output);
         let store = machine.dma.start + machine.dma.latency + machine.ddr_cycles(1);
-        let after = least(&works[layer], machine) + if is_output { store } else { 0 };
-        if bytes > 0 { loaded(machine) + split(bytes, machine) + after } else { 0 }
+        let after = min_latency(&works[layer], machine) + if is_output { store } else { 0 };
+        if bytes > 0 { first_load_cycles(machine) + split(bytes, machine) + after } else { 0 }
     });
     ends.max().unwrap_or(0)
 }
 
 /// Cycles of any instruction of a layer from its tokens to its last result.
-fn least(work: &Work, machine: &Machine) -> u64 {
+fn min_latency(work: &Work, machine: &Machine) -> u64 {
     if work.array > 0 {
         lead(machine, false) + work.first + timing::array_depth(machine)
     } else if work.ewp > 0 {

@@ -1,11 +1,11 @@
 //! Lower bounds of the makespan: cycles no program of a graph on a machine can do with less.
 //!
-//! What every program must do is counted per layer ([`work`]), of the elements somebody needs ([`live`]): slots of the array, cycles
-//! of the elementwise and the pooling unit; and so are the constants brought in from DDR, those that are equal once
-//! ([`constants`]). The array's is counted in natural layouts, which no storage inside a wider tensor
-//! undercuts, that of the other units in bytes, for channels that fill no whole words may lie densely in parts; moves
-//! of elements count nothing, since some program may have produced them in place, unless they change the scale. What all of this takes for granted, and the rule
-//! that makes it true, is listed in `docs/bounds.md`.
+//! The work of every program is counted per layer ([`work`]), of the elements somebody needs ([`live`]): slots of the array,
+//! cycles of the elementwise and the pooling unit; and so are the constants brought in from DDR, those that are equal once
+//! ([`constants`]). The array's is counted in natural layouts, which no storage inside a wider tensor undercuts, that of the
+//! other units in bytes, for channels that fill no whole words may lie densely in parts; moves of elements count nothing,
+//! since some program may have produced them in place, unless they change the scale. What all of this takes for granted, and
+//! the rule that makes it true, is listed in `docs/bounds.md`.
 //!
 //! * `array`, `ewp`, `pdp`: a unit does one thing at a time. The array stands still where its feeder needs several words of a bank
 //!   ([`feed`]).
@@ -34,13 +34,13 @@ mod live;
 mod work;
 mod zeros;
 
-use chain::{Chains, begun, stored};
+use chain::{Chains, first_read_cycle, last_store_end};
 use constants::Constants;
 use last::last;
 use linear::is_permutation;
 use live::Live;
 use tpuflow_ir::{Bounds, Graph, Machine, Op, TensorId, timing};
-use work::{Needed, Work};
+use work::{LiveGraph, Work};
 
 /// Lower bounds of a graph on a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub struct GraphBounds {
 /// Lower bound of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerBound {
-    /// What binds: `array`, `ddr`, `ewp`, `pdp` or `ports`.
+    /// The binding bound: `array`, `ddr`, `ewp`, `pdp` or `ports`.
     pub binding: &'static str,
     /// Cycles.
     pub cycles: u64,
@@ -66,14 +66,16 @@ pub fn bounds(graph: &Graph, machine: &Machine) -> GraphBounds {
     let producer = producers(graph);
     let live = Live::of(graph);
     let constants = Constants::of(graph, &live);
-    let needed = Needed { graph, machine, live: &live, producer: &producer };
+    let needed = LiveGraph { graph, machine, live: &live, producer: &producer };
     let works: Vec<Work> = graph.layers.iter().map(|layer| needed.work(layer)).collect();
     let layers = works.iter().enumerate();
     let every = Every { graph, machine, live: &live, producer: &producer, constants: &constants, works: &works };
     GraphBounds {
         whole: every.bounds(),
         layers: layers
-            .map(|(index, work)| alone(work, constants.bytes([index].into_iter(), |piece| piece.bytes), machine))
+            .map(|(index, work)| {
+                bound_without_neighbors(work, constants.bytes([index].into_iter(), |piece| piece.bytes), machine)
+            })
             .collect(),
     }
 }
@@ -87,7 +89,7 @@ fn producers(graph: &Graph) -> Vec<Option<usize>> {
     producers
 }
 
-fn alone(work: &Work, constants: u64, machine: &Machine) -> LayerBound {
+fn bound_without_neighbors(work: &Work, constants: u64, machine: &Machine) -> LayerBound {
     let parts = [
         ("array", work.array),
         ("ddr", split(constants, machine)),
@@ -119,7 +121,7 @@ impl Every<'_> {
     fn bounds(&self) -> Bounds {
         let (machine, works) = (self.machine, self.works);
         let sum = |part: fn(&Work) -> u64| works.iter().map(part).sum::<u64>();
-        let start = begun(machine);
+        let start = first_read_cycle(machine);
         let after = |cycles: u64, before: u64| if cycles > 0 { start + before + cycles } else { 0 };
         let (array, ewp, pdp) = (sum(|w| w.array), sum(|w| w.ewp), sum(|w| w.pdp));
         let fill = machine.control.issue_cold + machine.array.setup + u64::from(machine.array.rows);
@@ -127,14 +129,14 @@ impl Every<'_> {
         let chains = Chains::new(self);
         let tail = works.iter().map(|w| w.tail).max().unwrap_or(0);
         Bounds {
-            array: stored(after(array, fill + depth).saturating_sub(tail), machine),
+            array: last_store_end(after(array, fill + depth).saturating_sub(tail), machine),
             ddr: self.ddr().max(last(self, &chains)),
-            ewp: stored(after(ewp, machine.ewp.start + machine.ewp.latency), machine),
-            pdp: stored(after(pdp, machine.pdp.start + machine.pdp.latency), machine),
+            ewp: last_store_end(after(ewp, machine.ewp.start + machine.ewp.latency), machine),
+            pdp: last_store_end(after(pdp, machine.pdp.start + machine.pdp.latency), machine),
             ports: after(sum(|w| w.weights), 0).max(after(sum(|w| w.words).div_ceil(machine.cache.banks.into()), 0)),
-            flow: stored(self.flow(&chains), machine).max(chains.left_to_load()),
-            segment: stored(chains.makespan(), machine),
-            path: stored(chains.ends(), machine),
+            flow: last_store_end(self.flow(&chains), machine).max(chains.left_to_load()),
+            segment: last_store_end(chains.makespan(), machine),
+            path: last_store_end(chains.ends(), machine),
         }
     }
 
@@ -144,7 +146,7 @@ impl Every<'_> {
         let size = |t: TensorId| graph.tensor(t).dtype.bytes() as u64;
         let inputs: u64 = graph.inputs.iter().map(|&t| self.live.read(graph, t) * size(t)).sum();
         // What several outputs show is stored once.
-        let mut computed: Vec<TensorId> = graph.outputs.iter().filter_map(|&t| self.computed(t)).collect();
+        let mut computed: Vec<TensorId> = graph.outputs.iter().filter_map(|&t| self.computed_source(t)).collect();
         computed.sort_unstable();
         computed.dedup();
         let ports = inputs + computed.iter().map(|&t| graph.tensor(t).bytes() as u64).sum::<u64>();
@@ -156,7 +158,7 @@ impl Every<'_> {
     }
 
     /// The computed tensor all elements of which an output shows in some order.
-    fn computed(&self, mut tensor: TensorId) -> Option<TensorId> {
+    fn computed_source(&self, mut tensor: TensorId) -> Option<TensorId> {
         loop {
             match &self.graph.layers[self.producer[tensor.index()]?].op {
                 Op::Rearrange { input, dims, strides, offset }

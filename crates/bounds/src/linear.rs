@@ -63,7 +63,7 @@ impl Linear {
         self.groups * self.group_out
     }
 
-    /// What the instructions' descriptor says of the geometry; what it says of values does not matter here.
+    /// The descriptor of the instructions: geometry alone, values do not matter here.
     pub fn descriptor(&self, weight_dtype: DType) -> MatrixDescriptor {
         MatrixDescriptor {
             window: self.window,
@@ -119,7 +119,7 @@ pub(super) fn unit_of(graph: &Graph, op: &Op, machine: &Machine) -> Unit {
 }
 
 /// The tensor in storage of its own.
-pub(super) fn natural(graph: &Graph, tensor: TensorId, word: usize) -> View {
+pub(super) fn natural_view(graph: &Graph, tensor: TensorId, word: usize) -> View {
     let tensor = graph.tensor(tensor);
     View::whole(&tensor.shape, tensor.dtype, word, Space::Cache, 0)
 }

@@ -50,7 +50,7 @@ impl Elements {
     }
 }
 
-/// What is needed of every tensor.
+/// The needed elements of every tensor.
 pub(super) struct Live {
     /// By tensor, what some output is made of.
     needed: Vec<Elements>,
@@ -82,7 +82,7 @@ impl Live {
         live
     }
 
-    /// What every program makes of a tensor.
+    /// The elements of a tensor that every program computes.
     pub fn needed(&self, tensor: TensorId) -> &Elements {
         &self.needed[tensor.index()]
     }
@@ -115,7 +115,10 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
             if all && is_permutation(dims, strides, *offset, graph.tensor(*input).elements()) {
                 return every();
             }
-            vec![(*input, taken(graph, [*input, layer.output], result, |at| rearranged(at, dims, strides, *offset)))]
+            vec![(
+                *input,
+                copied_elements(graph, [*input, layer.output], result, |at| view_source(at, dims, strides, *offset)),
+            )]
         }
         Op::Gather { input, axis, indices } => {
             let axis = *axis as usize;
@@ -125,7 +128,7 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
                 let (block, at) = (element / inner, element % inner);
                 (block / count * extent + indices[block % count] as usize) * inner + at
             };
-            vec![(*input, taken(graph, [*input, layer.output], result, from))]
+            vec![(*input, copied_elements(graph, [*input, layer.output], result, from))]
         }
         Op::ResizeLinear { input, rows, columns } => {
             let &[_, height, width, channels] = shape(*input) else { return Vec::new() };
@@ -134,7 +137,7 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
                 let pixel = element / channels;
                 all && rows[pixel / width % height] && columns[pixel % width]
             };
-            vec![(*input, made(graph, *input, there))]
+            vec![(*input, made_elements(graph, *input, there))]
         }
         _ if all => every(),
         Op::Unary { input, .. }
@@ -162,7 +165,10 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
                 let own = shape(input)[*axis as usize] * inner;
                 let start = before;
                 before += own;
-                (input, made(graph, input, |element| result.has(element / own * along + start + element % own)))
+                (
+                    input,
+                    made_elements(graph, input, |element| result.has(element / own * along + start + element % own)),
+                )
             };
             inputs.iter().map(part).collect()
         }
@@ -182,7 +188,7 @@ fn factors(graph: &Graph, [a, b]: [TensorId; 2], result: &Elements) -> Vec<(Tens
         let (lead, column) = (element / (depth * columns), element % columns);
         (0..height).any(|row| batch && result.has((lead * height + row) * columns + column))
     };
-    vec![(a, left), (b, made(graph, b, column))]
+    vec![(a, left), (b, made_elements(graph, b, column))]
 }
 
 /// Along an axis, the cells that taps read with any weight: an end of a line between two cells has weight on one of them alone.
@@ -197,11 +203,11 @@ fn cells_read(taps: &[LinearTap], extent: usize) -> Vec<bool> {
 }
 
 /// The elements for which that is said.
-fn made(graph: &Graph, tensor: TensorId, is_needed: impl Fn(usize) -> bool) -> Elements {
-    settled(Elements::Some((0..graph.tensor(tensor).elements()).map(is_needed).collect()))
+fn made_elements(graph: &Graph, tensor: TensorId, is_needed: impl Fn(usize) -> bool) -> Elements {
+    normalized(Elements::Some((0..graph.tensor(tensor).elements()).map(is_needed).collect()))
 }
 
-fn settled(elements: Elements) -> Elements {
+fn normalized(elements: Elements) -> Elements {
     match elements {
         Elements::Some(there) if there.iter().all(|&there| there) => Elements::All,
         Elements::Some(there) if !there.iter().any(|&there| there) => Elements::None,
@@ -210,7 +216,7 @@ fn settled(elements: Elements) -> Elements {
 }
 
 /// The elements of an operand that those of a result are copies of.
-fn taken(
+fn copied_elements(
     graph: &Graph,
     [operand, output]: [TensorId; 2],
     result: &Elements,
@@ -220,10 +226,10 @@ fn taken(
     for element in (0..graph.tensor(output).elements()).filter(|&element| result.has(element)) {
         there[from(element)] = true;
     }
-    settled(Elements::Some(there))
+    normalized(Elements::Some(there))
 }
 
-fn rearranged(mut element: usize, dims: &[u32], strides: &[i64], offset: i64) -> usize {
+fn view_source(mut element: usize, dims: &[u32], strides: &[i64], offset: i64) -> usize {
     let mut source = offset;
     for (&extent, &stride) in dims.iter().zip(strides).rev() {
         source += (element % extent as usize) as i64 * stride;
@@ -236,7 +242,7 @@ fn rearranged(mut element: usize, dims: &[u32], strides: &[i64], offset: i64) ->
 fn rows(graph: &Graph, operand: TensorId, row: usize, of: usize, result: &Elements) -> Elements {
     let count = graph.tensor(operand).elements() / row.max(1);
     let some: Vec<bool> = (0..count).map(|i| (i * of..(i + 1) * of).any(|element| result.has(element))).collect();
-    made(graph, operand, |element| some[element / row])
+    made_elements(graph, operand, |element| some[element / row])
 }
 
 /// Elements of an operand that is broadcast to a result.
@@ -250,7 +256,7 @@ fn broadcast(graph: &Graph, [operand, output]: [TensorId; 2], result: &Elements)
         stride *= own[axis] as i64;
     }
     let dims: Vec<u32> = whole.iter().map(|&extent| extent as u32).collect();
-    taken(graph, [operand, output], result, |element| rearranged(element, &dims, &strides, 0))
+    copied_elements(graph, [operand, output], result, |element| view_source(element, &dims, &strides, 0))
 }
 
 /// Pixels under the windows of needed pixels: of pooling and depthwise convolutions channel by channel, else with the channels of
@@ -285,7 +291,7 @@ fn under_windows(input: &[usize], output: &[usize], window: &Window, op: &Op, re
             }
         }
     }
-    settled(Elements::Some(there))
+    normalized(Elements::Some(there))
 }
 
 #[cfg(test)]

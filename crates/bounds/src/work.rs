@@ -1,15 +1,15 @@
-//! What every program must do for a layer, counted from the operator: of what is needed of its result, and of no more.
+//! The work that every program must do for a layer, counted from the operator, for the needed elements of its result alone.
 
 use tpuflow_ir::Arithmetic::Float;
 use tpuflow_ir::{Graph, Layer, Machine, Op, TensorId, View, timing};
 
 use crate::feed;
-use crate::linear::{Linear, is_depthwise, is_plain, natural, streams};
+use crate::linear::{Linear, is_depthwise, is_plain, natural_view, streams};
 use crate::live::{Elements, Live};
 use crate::zeros::{Sparse, sparse};
 use crate::{covers, moves};
 
-/// What a layer costs every program.
+/// Least work of a layer in every program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Work {
     pub array: u64,
@@ -31,7 +31,7 @@ pub(super) struct Work {
 }
 
 /// A graph, and what is needed of it.
-pub(super) struct Needed<'a> {
+pub(super) struct LiveGraph<'a> {
     pub graph: &'a Graph,
     pub machine: &'a Machine,
     pub live: &'a Live,
@@ -39,8 +39,8 @@ pub(super) struct Needed<'a> {
     pub producer: &'a [Option<usize>],
 }
 
-impl Needed<'_> {
-    /// What a layer costs.
+impl LiveGraph<'_> {
+    /// The work of a layer.
     pub fn work(&self, layer: &Layer) -> Work {
         if *self.live.needed(layer.output) == Elements::None {
             return Work::default();
@@ -68,7 +68,7 @@ impl Needed<'_> {
     fn on_array(&self, layer: &Layer, linear: &Linear) -> Work {
         let (graph, machine, op, output) = (self.graph, self.machine, &layer.op, layer.output);
         let (word, rows) = (machine.word() as u64, u64::from(machine.array.rows));
-        let input = natural(graph, linear.input, machine.word());
+        let input = natural_view(graph, linear.input, machine.word());
         let right = graph.tensor(linear.right);
         let pixels = graph.tensor(output).elements() as u64 / u64::from(linear.columns() * linear.leads).max(1);
         let passes = timing::passes(input.dtype, right.dtype);
@@ -195,7 +195,7 @@ impl Needed<'_> {
                 let size = self.graph.tensor(input).dtype.bytes() as u64;
                 (products * size / (word * u64::from(machine.pdp.taps)).max(1) * size).min(compute)
             }
-            None => compute.max(lines(&natural(self.graph, input, machine.word()), window, machine)),
+            None => compute.max(lines(&natural_view(self.graph, input, machine.word()), window, machine)),
         }
     }
 }

@@ -6,13 +6,13 @@
 use tpuflow_ir::{Graph, Layer, Op, PadMode, TensorId, Window};
 
 /// Where a tensor `[n, h, w, c]` is not zero from its making: in these rows, columns and channels.
-struct Filled {
+struct NonzeroRegion {
     rows: Vec<bool>,
     columns: Vec<bool>,
     channels: Vec<bool>,
 }
 
-impl Filled {
+impl NonzeroRegion {
     fn of(graph: &Graph, producer: &[Option<usize>], tensor: TensorId) -> Option<Self> {
         let &[_, height, width, channels] = &graph.tensor(tensor).shape[..] else { return None };
         let all = || Self { rows: vec![true; height], columns: vec![true; width], channels: vec![true; channels] };
@@ -55,7 +55,7 @@ impl Filled {
     }
 }
 
-/// What is left of a convolution whose operand holds such zeros.
+/// The rest of a convolution whose operand holds such zeros.
 pub(super) struct Sparse {
     /// Products of all results.
     pub products: u64,
@@ -66,7 +66,7 @@ pub(super) struct Sparse {
 /// That of a layer, if it is one.
 pub(super) fn sparse(graph: &Graph, producer: &[Option<usize>], layer: &Layer) -> Option<Sparse> {
     let Op::Conv { input, weights, window, groups, .. } = &layer.op else { return None };
-    let filled = Filled::of(graph, producer, *input).filter(|filled| !filled.is_all())?;
+    let filled = NonzeroRegion::of(graph, producer, *input).filter(|filled| !filled.is_all())?;
     let &[images, height, width, channels] = &graph.tensor(*input).shape[..] else { return None };
     let [rows, columns] = window.output(height, width)?;
     let taps = taps(window, 0, rows, &filled.rows) * taps(window, 1, columns, &filled.columns);

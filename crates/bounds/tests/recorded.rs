@@ -14,7 +14,7 @@ use tpuflow_ir::{BinaryKind, DType, Graph, Machine, ReduceKind};
 fn line(name: &str, graph: &Graph, machine: &Machine) -> String {
     let found = bounds(graph, machine);
     let mut line = format!("{name}:");
-    for (_, cycles) in found.whole.named() {
+    for (_, cycles) in found.whole.by_name() {
         write!(line, " {cycles}").unwrap();
     }
     line.push_str(" |");

@@ -122,12 +122,12 @@ fn dtype(name: &str) -> Result<tpuflow_dtype, Failure> {
     })
 }
 
-fn numbered<'a, T>(all: &'a [T], number: usize, what: &str) -> Result<&'a T, Failure> {
+fn element_at<'a, T>(all: &'a [T], number: usize, what: &str) -> Result<&'a T, Failure> {
     let none = || Failure(tpuflow_status::Argument, format!("there is no {what} {number}, there are {}", all.len()));
     all.get(number).ok_or_else(none)
 }
 
-fn described(port: &Port, name: &CString) -> Result<tpuflow_port, Failure> {
+fn describe_port(port: &Port, name: &CString) -> Result<tpuflow_port, Failure> {
     Ok(tpuflow_port {
         name: name.as_ptr(),
         shape: port.shape.as_ptr(),
@@ -207,9 +207,9 @@ pub unsafe extern "C" fn tpuflow_codec_input(
     guard(|| {
         // SAFETY: the caller's promise.
         let codec = unsafe { shared(codec, "codec") }?;
-        let found = numbered(&codec.codec.inputs, number, "input")?;
+        let found = element_at(&codec.codec.inputs, number, "input")?;
         // SAFETY: the caller's promise.
-        unsafe { give(port, "port", described(found, &codec.inputs[number])?) }
+        unsafe { give(port, "port", describe_port(found, &codec.inputs[number])?) }
     })
 }
 
@@ -226,9 +226,9 @@ pub unsafe extern "C" fn tpuflow_codec_output(
     guard(|| {
         // SAFETY: the caller's promise.
         let codec = unsafe { shared(codec, "codec") }?;
-        let found = numbered(&codec.codec.outputs, number, "output")?;
+        let found = element_at(&codec.codec.outputs, number, "output")?;
         // SAFETY: the caller's promise.
-        unsafe { give(port, "port", described(found, &codec.outputs[number])?) }
+        unsafe { give(port, "port", describe_port(found, &codec.outputs[number])?) }
     })
 }
 
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn tpuflow_codec_pack(
 ) -> tpuflow_status {
     guard(|| {
         // SAFETY: the caller's promise.
-        let port = numbered(&unsafe { shared(codec, "codec") }?.codec.inputs, input, "input")?;
+        let port = element_at(&unsafe { shared(codec, "codec") }?.codec.inputs, input, "input")?;
         // SAFETY: the caller's promise.
         let packed = port.pack(unsafe { slice(array, array_bytes, "array") }?)?;
         // SAFETY: the caller's promise.
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn tpuflow_codec_unpack(
 ) -> tpuflow_status {
     guard(|| {
         // SAFETY: the caller's promise.
-        let port = numbered(&unsafe { shared(codec, "codec") }?.codec.outputs, output, "output")?;
+        let port = element_at(&unsafe { shared(codec, "codec") }?.codec.outputs, output, "output")?;
         // SAFETY: the caller's promise.
         let found = port.unpack(unsafe { slice(words, words_bytes, "words") }?)?;
         // SAFETY: the caller's promise.

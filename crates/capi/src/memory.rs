@@ -9,7 +9,7 @@ fn null(what: &str) -> Failure {
     Failure(tpuflow_status::Argument, format!("{what} is null"))
 }
 
-/// What a pointer leads to.
+/// A reference from a pointer.
 ///
 /// # Safety
 /// `pointer` is null or leads to a live `T` that nobody changes meanwhile.
@@ -18,7 +18,7 @@ pub(crate) unsafe fn shared<'a, T>(pointer: *const T, what: &str) -> Result<&'a 
     unsafe { pointer.as_ref() }.ok_or_else(|| null(what))
 }
 
-/// What a pointer leads to, to be changed.
+/// A mutable reference from a pointer.
 ///
 /// # Safety
 /// `pointer` is null or leads to a live `T` that nobody else uses meanwhile.

@@ -25,7 +25,7 @@ const STEPS_PER_RUN: u64 = 4;
 
 /// Steps that were taken, and how many there may be.
 pub(crate) struct Budget {
-    taken: Cell<u64>,
+    steps: Cell<u64>,
     most: u64,
 }
 
@@ -51,26 +51,26 @@ impl Budget {
             PER_CONSTANT_BYTE.saturating_mul(constants),
             PER_ELEMENT.saturating_mul(moved.min(reached)),
         ];
-        Self { taken: 0.into(), most: most.into_iter().fold(ANY, u64::saturating_add) }
+        Self { steps: 0.into(), most: most.into_iter().fold(ANY, u64::saturating_add) }
     }
 
     /// Steps taken beside those of the memories.
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken.get()
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps.get()
     }
 
     /// As after so many steps.
-    pub(crate) fn resume(&self, taken: u64) {
-        self.taken.set(taken);
+    pub(crate) fn resume(&self, steps: u64) {
+        self.steps.set(steps);
     }
 
     /// Takes steps, if so many are left, and if the memories have not become too many runs.
     pub(crate) fn spend(&self, steps: u64, memories: &Memories) -> Result<(), Fault> {
-        self.taken.set(self.taken.get().saturating_add(steps));
-        let all = self.taken.get().saturating_add(memories.visited());
+        self.steps.set(self.steps.get().saturating_add(steps));
+        let all = self.steps.get().saturating_add(memories.access_count());
         let most = format_args!("a program that {} steps can follow", self.most);
-        Rule::Limits.holds(all <= self.most, most, format_args!("one that takes {all}"))?;
+        Rule::Limits.require(all <= self.most, most, format_args!("one that takes {all}"))?;
         let (runs, most) = (memories.runs(), self.most / STEPS_PER_RUN);
-        Rule::Limits.holds(runs <= most, format_args!("values in at most {most} runs"), format_args!("{runs}"))
+        Rule::Limits.require(runs <= most, format_args!("values in at most {most} runs"), format_args!("{runs}"))
     }
 }

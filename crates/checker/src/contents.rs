@@ -1,4 +1,4 @@
-//! What every byte of every memory holds while the checker walks a program, who put it there and who has read it since.
+//! The symbolic value of every byte while the checker walks a program, its writer, and its readers since.
 //!
 //! Memories are maps from addresses to runs of consecutive values. A run remembers its writer and, per unit, the last reader:
 //! units finish in order, so the last reader of a unit stands for all of its readers.
@@ -47,7 +47,7 @@ impl Element {
     }
 }
 
-/// What a byte holds; a run holds consecutive bytes of the same kind.
+/// The value of a byte; a run holds consecutive bytes of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     /// An element of a tensor.
@@ -165,12 +165,12 @@ pub(crate) struct Piece {
 pub(crate) struct Memories {
     spaces: BTreeMap<Space, BTreeMap<u64, Run>>,
     /// Runs that were read or replaced.
-    visited: u64,
+    access_count: u64,
 }
 
 impl Memories {
-    /// What `start .. end` holds, defined stretches only, in order; `reader` is remembered, and `written` raised to the tokens
-    /// that prove the writers finished.
+    /// The values of `start .. end`, defined stretches only, in order; `reader` is remembered, and `written` raised to the
+    /// tokens that prove the writers finished.
     pub(crate) fn read(
         &mut self,
         space: Space,
@@ -187,7 +187,7 @@ impl Memories {
         }
         let mut pieces: Vec<Piece> = Vec::new();
         for (&at, run) in memory.range_mut(start..end) {
-            self.visited += 1;
+            self.access_count += 1;
             if let Some(writer) = run.writer {
                 written[writer.unit] = written[writer.unit].max(writer.number);
             }
@@ -206,13 +206,13 @@ impl Memories {
     }
 
     /// Whether every byte holds the same, by the same writers and readers.
-    pub(crate) fn alike(&self, other: &Self) -> bool {
+    pub(crate) fn has_same_contents(&self, other: &Self) -> bool {
         self.spaces == other.spaces
     }
 
     /// How many runs were read or replaced until now.
-    pub(crate) fn visited(&self) -> u64 {
-        self.visited
+    pub(crate) fn access_count(&self) -> u64 {
+        self.access_count
     }
 
     /// How many runs there are.
@@ -225,7 +225,7 @@ impl Memories {
         self.spaces.get(&space).and_then(|memory| memory.values().next_back()).map_or(0, |run| run.end)
     }
 
-    /// Puts `value` onwards into `start .. end`; `disturbed` is raised to the tokens that prove earlier readers and writers
+    /// Puts `value` onwards into `start .. end`; `prior_accesses` is raised to the tokens that prove earlier readers and writers
     /// of these bytes finished. Whether the writer itself has read some of them.
     pub(crate) fn write(
         &mut self,
@@ -234,7 +234,7 @@ impl Memories {
         end: u64,
         value: Value,
         writer: Option<Actor>,
-        disturbed: &mut Tokens,
+        prior_accesses: &mut Tokens,
     ) -> bool {
         if start >= end {
             return false;
@@ -244,14 +244,14 @@ impl Memories {
         split(memory, start);
         split(memory, end);
         let covered: Vec<u64> = memory.range(start..end).map(|(&at, _)| at).collect();
-        self.visited += covered.len() as u64;
+        self.access_count += covered.len() as u64;
         for at in covered {
             if let Some(run) = memory.remove(&at) {
                 if let Some(writer) = run.writer {
-                    disturbed[writer.unit] = disturbed[writer.unit].max(writer.number);
+                    prior_accesses[writer.unit] = prior_accesses[writer.unit].max(writer.number);
                 }
                 own |= writer.is_some_and(|writer| run.readers[writer.unit] == writer.number);
-                for (needed, reader) in disturbed.iter_mut().zip(run.readers) {
+                for (needed, reader) in prior_accesses.iter_mut().zip(run.readers) {
                     *needed = (*needed).max(reader);
                 }
             }
@@ -318,21 +318,21 @@ mod tests {
     #[test]
     fn reads_join_and_leave_gaps() {
         let mut memories = Memories::default();
-        let (mut written, mut disturbed) = (Tokens::default(), Tokens::default());
+        let (mut written, mut prior_accesses) = (Tokens::default(), Tokens::default());
         let first = Some(Actor { unit: 2, number: 3 });
-        memories.write(Space::Cache, 10, 20, element(0), first, &mut disturbed);
-        memories.write(Space::Cache, 20, 30, element(10), Some(Actor { unit: 1, number: 9 }), &mut disturbed);
-        memories.write(Space::Cache, 40, 50, element(0), None, &mut disturbed);
-        assert_eq!(disturbed, Tokens::default());
+        memories.write(Space::Cache, 10, 20, element(0), first, &mut prior_accesses);
+        memories.write(Space::Cache, 20, 30, element(10), Some(Actor { unit: 1, number: 9 }), &mut prior_accesses);
+        memories.write(Space::Cache, 40, 50, element(0), None, &mut prior_accesses);
+        assert_eq!(prior_accesses, Tokens::default());
         let pieces = memories.read(Space::Cache, 15, 45, Some(Actor { unit: 4, number: 1 }), &mut written);
         assert_eq!(written, [0, 9, 3, 0, 0]);
         let seen: Vec<_> = pieces.iter().map(|p| (p.start, p.end, p.value)).collect();
         assert_eq!(seen, [(15, 30, element(5)), (40, 45, element(0))]);
-        memories.write(Space::Cache, 0, 16, element(100), first, &mut disturbed);
-        assert_eq!(disturbed, [0, 0, 3, 0, 1]);
+        memories.write(Space::Cache, 0, 16, element(100), first, &mut prior_accesses);
+        assert_eq!(prior_accesses, [0, 0, 3, 0, 1]);
         // Nor may the gap be written while it is still read along.
-        let mut disturbed = Tokens::default();
-        memories.write(Space::Cache, 32, 35, element(0), first, &mut disturbed);
-        assert_eq!(disturbed, [0, 0, 0, 0, 1]);
+        let mut prior_accesses = Tokens::default();
+        memories.write(Space::Cache, 32, 35, element(0), first, &mut prior_accesses);
+        assert_eq!(prior_accesses, [0, 0, 0, 0, 1]);
     }
 }

@@ -3,15 +3,15 @@
 use tpuflow_ir::isa::Expand;
 use tpuflow_ir::{Space, TensorId};
 
+use crate::constant_map::{Constant, ConstantByte};
 use crate::contents::{Piece, Value};
 use crate::packed::PackedImage;
-use crate::places::{Constant, Stands};
 use crate::rule::{Fault, Rule};
-use crate::walk::{Walk, covering};
+use crate::walk::{Walk, piece_at};
 
 /// The packed weights a byte of the cache is an element of, and which.
-pub(crate) fn expanded(pieces: &[Piece], at: u64) -> Option<(PackedImage, u64)> {
-    let piece = covering(pieces, at)?;
+pub(crate) fn packed_element(pieces: &[Piece], at: u64) -> Option<(PackedImage, u64)> {
+    let piece = piece_at(pieces, at)?;
     match piece.value.advance(at - piece.start) {
         Value::Expanded { image, byte } => Some((image, byte)),
         _ => None,
@@ -29,7 +29,7 @@ impl Walk<'_> {
         let constants = self.program.constants.get(usize::from(e.ddr_space)).map_or(0, |c| c.len() as u64);
         let within = end <= constants;
         let found = format_args!("{start:#x}..{end:#x}");
-        Rule::NotConstant.holds(within, format_args!("packed weights below {constants:#x}"), found)?;
+        Rule::NotConstant.require(within, format_args!("packed weights below {constants:#x}"), found)?;
         self.load(Space::Ddr(e.ddr_space), start, end)?;
         let value = Value::Expanded { image: PackedImage::new(e), byte: 0 };
         self.store(Space::Cache, e.local_address, e.local_address + rows * columns, value)
@@ -49,21 +49,26 @@ impl Walk<'_> {
         let tensor = e.graph.tensor(weights);
         let sound = tensor.packed.as_ref().is_some_and(|packed| image.is_row_of(packed, byte, row));
         let expected = format_args!("row {row} of \"{}\" in its own blocks", tensor.name);
-        Rule::Weights.holds(sound, expected, format_args!("{image:?}"))?;
+        Rule::Weights.require(sound, expected, format_args!("{image:?}"))?;
         let [first, count] = columns;
         let all = tensor.shape.last().copied().unwrap_or(1) as u64;
         let (lines, block) = (image.lines(byte / u64::from(image.columns)), u64::from(image.block));
         let (code, cell) = (row * all + first, row / block * all + first);
-        let codes = Stands { of: Constant::Codes(weights, code % 2), byte: code / 2 };
-        self.keep(image.space, lines.codes, count.div_ceil(2), codes)?;
+        let codes = ConstantByte { of: Constant::Codes(weights, code % 2), byte: code / 2 };
+        self.assign_constants(image.space, lines.codes, count.div_ceil(2), codes)?;
         if !row.is_multiple_of(block) {
             return Ok(());
         }
-        self.keep(image.space, lines.scales, count, Stands { of: Constant::Scales(weights), byte: cell })?;
+        self.assign_constants(
+            image.space,
+            lines.scales,
+            count,
+            ConstantByte { of: Constant::Scales(weights), byte: cell },
+        )?;
         if !image.has_zero_points {
             return Ok(());
         }
-        let zero_points = Stands { of: Constant::ZeroPoints(weights, cell % 2), byte: cell / 2 };
-        self.keep(image.space, lines.zero_points, count.div_ceil(2), zero_points)
+        let zero_points = ConstantByte { of: Constant::ZeroPoints(weights, cell % 2), byte: cell / 2 };
+        self.assign_constants(image.space, lines.zero_points, count.div_ceil(2), zero_points)
     }
 }

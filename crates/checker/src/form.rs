@@ -11,16 +11,16 @@ pub(crate) fn instruction(program: &Program, instruction: &Instruction) -> Resul
     match &instruction.work {
         Work::Transfer(t) => {
             let moves = t.bytes > 0 && t.counts[0] > 0 && t.counts[1] > 0;
-            Rule::Empty.holds(moves, "bytes to move", format_args!("{} x {:?}", t.bytes, t.counts))?;
+            Rule::Empty.require(moves, "bytes to move", format_args!("{} x {:?}", t.bytes, t.counts))?;
             let local = !matches!(t.local_space, Space::Ddr(_));
-            Rule::MemoryPort.holds(local, "a cache as the local side", format_args!("{:?}", t.local_space))?;
+            Rule::MemoryPort.require(local, "a cache as the local side", format_args!("{:?}", t.local_space))?;
             // Addresses beyond every memory must not wrap around to good ones.
             let reach = |address: u64, strides: [u64; 2]| {
                 let along = |axis: usize| strides[axis].checked_mul(u64::from(t.counts[axis] - 1));
                 address.checked_add(along(0)?)?.checked_add(along(1)?)?.checked_add(u64::from(t.bytes))
             };
             let ends = reach(t.ddr_address, t.ddr_strides).and(reach(t.local_address, t.local_strides));
-            Rule::Memory.holds(ends.is_some(), "addresses below 2^64", "a transfer beyond all memories")
+            Rule::Memory.require(ends.is_some(), "addresses below 2^64", "a transfer beyond all memories")
         }
         Work::Lookup(l) => lookup(program, l),
         Work::Expand(e) => expand(program, e),
@@ -33,74 +33,75 @@ pub(crate) fn instruction(program: &Program, instruction: &Instruction) -> Resul
 fn expand(program: &Program, e: &Expand) -> Result<(), Fault> {
     let some = e.rows > 0 && e.row_bytes > 0 && e.block > 0;
     let found = format_args!("{} rows of {} in blocks of {}", e.rows, e.row_bytes, e.block);
-    Rule::Empty.holds(some, "packed weights to expand", found)?;
+    Rule::Empty.require(some, "packed weights to expand", found)?;
     let word = program.machine.word() as u64;
     let address = format_args!("{:#x}", e.local_address);
-    Rule::View.holds(e.local_address.is_multiple_of(word), "rows from the start of a word on", address)?;
+    Rule::View.require(e.local_address.is_multiple_of(word), "rows from the start of a word on", address)?;
     // More than a byte and a half for each of the codes is never read.
     let most = 2 * u128::from(e.row_bytes) * (u128::from(e.rows) + u128::from(e.rows.div_ceil(e.block))) + 2;
     let ends = [e.ddr_address, e.local_address].map(|address| u128::from(address) + most);
     let below = ends.iter().all(|&end| end <= u128::from(u64::MAX));
-    Rule::Memory.holds(below, "addresses below 2^64", "packed weights beyond all memories")
+    Rule::Memory.require(below, "addresses below 2^64", "packed weights beyond all memories")
 }
 
 fn lookup(program: &Program, l: &Lookup) -> Result<(), Fault> {
-    view(program, &l.table, matches!(l.table.space, Space::Ddr(_))).map_err(|fault| fault.of(Operand::Table))?;
-    cached(program, &l.indices).map_err(|fault| fault.of(Operand::Indices))?;
-    cached(program, &l.output).map_err(|fault| fault.of(Operand::Output))?;
+    view(program, &l.table, matches!(l.table.space, Space::Ddr(_)))
+        .map_err(|fault| fault.of_operand(Operand::Table))?;
+    check_in_caches(program, &l.indices).map_err(|fault| fault.of_operand(Operand::Indices))?;
+    check_in_caches(program, &l.output).map_err(|fault| fault.of_operand(Operand::Output))?;
     let end = u64::from(l.first) + u64::from(l.count);
     let pixels = |v: &View| u64::from(v.rows) * u64::from(v.width);
     let limit = pixels(&l.output).min(pixels(&l.indices) * u64::from(l.indices.channels));
     let some = l.count > 0 && end <= limit;
-    Rule::Extent.holds(
+    Rule::Extent.require(
         some,
         format_args!("some of {limit} indices"),
         format_args!("{} from {} on", l.count, l.first),
     )?;
     let rows = l.table.rows == 1 && l.table.payload() == l.output.payload() && l.table.dtype == l.output.dtype;
-    Rule::Lookup.holds(
+    Rule::Lookup.require(
         rows,
         "rows as long as pixels of the result",
         format_args!("{} rows of {} bytes for {}", l.table.rows, l.table.payload(), l.output.payload()),
     )?;
-    Rule::ElementTypes.equal("indices of", &DType::I32, &l.indices.dtype)
+    Rule::ElementTypes.require_equal("indices of", &DType::I32, &l.indices.dtype)
 }
 
 fn matrix(program: &Program, m: &Matrix) -> Result<(), Fault> {
-    cached(program, &m.input).map_err(|fault| fault.of(Operand::Input(0)))?;
-    cached(program, &m.output).map_err(|fault| fault.of(Operand::Output))?;
+    check_in_caches(program, &m.input).map_err(|fault| fault.of_operand(Operand::Input(0)))?;
+    check_in_caches(program, &m.output).map_err(|fault| fault.of_operand(Operand::Output))?;
     let Some(Descriptor::Matrix(d)) = program.descriptors.get(m.descriptor.index()) else {
-        return Err(Rule::DescriptorKind.broken("that of a product", format_args!("descriptor {}", m.descriptor.0)));
+        return Err(Rule::DescriptorKind.violation("that of a product", format_args!("descriptor {}", m.descriptor.0)));
     };
     let rows = taps(&d.window)?.checked_mul(u64::from(d.group_in));
     let groups = d.group_in > 0 && d.group_out > 0;
-    Rule::Window.holds(groups, "channels in every group", format_args!("{} to {}", d.group_in, d.group_out))?;
+    Rule::Window.require(groups, "channels in every group", format_args!("{} to {}", d.group_in, d.group_out))?;
     let depthwise = (d.group_in, d.group_out) == (1, 1) && m.input.channels > 1;
-    Rule::Unit.holds(!depthwise, "work of the pooling unit", "a depthwise convolution on the array")?;
+    Rule::Unit.require(!depthwise, "work of the pooling unit", "a depthwise convolution on the array")?;
     // No cache holds more rows of weights than it has bytes.
     let rows = rows.is_some_and(|rows| rows <= program.machine.cache_bytes());
-    Rule::Window.holds(rows, "weights that fit the cache", format_args!("{:?} x {}", d.window.kernel, d.group_in))?;
+    Rule::Window.require(rows, "weights that fit the cache", format_args!("{:?} x {}", d.window.kernel, d.group_in))?;
     let types = [m.input.dtype, m.output.dtype, d.weight_dtype];
     let fits = match &d.float {
         Some(_) => m.input.dtype == d.weight_dtype && types.into_iter().all(DType::is_float),
         None => types.into_iter().all(DType::is_code),
     };
-    Rule::ElementTypes.holds(fits, "codes, or floats of one type", format_args!("{types:?}"))?;
+    Rule::ElementTypes.require(fits, "codes, or floats of one type", format_args!("{types:?}"))?;
     let ends = m.first_pixel.checked_add(m.pixels).and(m.first_column.checked_add(m.columns));
     let ends = ends.and(m.output_channel.checked_add(m.columns));
     let ends = ends.and(m.output.origin[1].checked_add(m.output_channel));
     let some = ends.is_some() && m.pixels > 0 && m.columns > 0;
-    Rule::Extent.holds(some, "some pixels and columns", format_args!("{} and {}", m.pixels, m.columns))?;
+    Rule::Extent.require(some, "some pixels and columns", format_args!("{} and {}", m.pixels, m.columns))?;
     let near = m.weights.address <= program.machine.cache_bytes();
-    Rule::Memory.holds(near, "weights in the cache", format_args!("weights at {:#x}", m.weights.address))?;
-    Rule::Unused.holds(d.table.is_some() || m.table == 0, "no address of a table", m.table)
+    Rule::Memory.require(near, "weights in the cache", format_args!("weights at {:#x}", m.weights.address))?;
+    Rule::Unused.require(d.table.is_some() || m.table == 0, "no address of a table", m.table)
 }
 
 fn pool(program: &Program, p: &Pool) -> Result<(), Fault> {
-    cached(program, &p.input).map_err(|fault| fault.of(Operand::Input(0)))?;
-    cached(program, &p.output).map_err(|fault| fault.of(Operand::Output))?;
+    check_in_caches(program, &p.input).map_err(|fault| fault.of_operand(Operand::Input(0)))?;
+    check_in_caches(program, &p.output).map_err(|fault| fault.of_operand(Operand::Output))?;
     let Some(Descriptor::Pool(d)) = program.descriptors.get(p.descriptor.index()) else {
-        return Err(Rule::DescriptorKind.broken("that of a pooling", format_args!("descriptor {}", p.descriptor.0)));
+        return Err(Rule::DescriptorKind.violation("that of a pooling", format_args!("descriptor {}", p.descriptor.0)));
     };
     let taps = taps(&d.window)?;
     let types = [p.input.dtype, p.output.dtype];
@@ -113,11 +114,11 @@ fn pool(program: &Program, p: &Pool) -> Result<(), Fault> {
         PoolKind::FloatAverage { .. } => (floats, false, false),
         PoolKind::FloatDepthwise { weight_dtype, .. } => (floats && *weight_dtype == p.input.dtype, true, false),
     };
-    Rule::ElementTypes.holds(fits, "types of this pooling", format_args!("{types:?}"))?;
+    Rule::ElementTypes.require(fits, "types of this pooling", format_args!("{types:?}"))?;
     let weights = !weighted || taps <= program.machine.ewp_cache_bytes();
-    Rule::Window.holds(weights, "weights that fit the EWP cache", format_args!("{:?}", d.window.kernel))?;
+    Rule::Window.require(weights, "weights that fit the EWP cache", format_args!("{:?}", d.window.kernel))?;
     let unused = (weighted || (p.weights, p.parameters) == (0, 0)) && (tabled || p.table == 0);
-    Rule::Unused.holds(
+    Rule::Unused.require(
         unused,
         "no addresses of what is not there",
         format_args!("{}, {}, {}", p.weights, p.parameters, p.table),
@@ -127,11 +128,11 @@ fn pool(program: &Program, p: &Pool) -> Result<(), Fault> {
 
 fn vector(program: &Program, v: &Vector) -> Result<(), Fault> {
     for (number, input) in v.inputs.iter().enumerate() {
-        cached(program, input).map_err(|fault| fault.of(Operand::Input(number)))?;
+        check_in_caches(program, input).map_err(|fault| fault.of_operand(Operand::Input(number)))?;
     }
-    cached(program, &v.output).map_err(|fault| fault.of(Operand::Output))?;
+    check_in_caches(program, &v.output).map_err(|fault| fault.of_operand(Operand::Output))?;
     let Some(Descriptor::Vector(op)) = program.descriptors.get(v.descriptor.index()) else {
-        return Err(Rule::DescriptorKind.broken("that of elements", format_args!("descriptor {}", v.descriptor.0)));
+        return Err(Rule::DescriptorKind.violation("that of elements", format_args!("descriptor {}", v.descriptor.0)));
     };
     let reads = matches!(
         op,
@@ -140,30 +141,31 @@ fn vector(program: &Program, v: &Vector) -> Result<(), Fault> {
             | VectorOp::LayerNorm { .. }
             | VectorOp::Float { function: FloatFunction::PRelu { .. } | FloatFunction::LayerNorm { .. }, .. }
     );
-    Rule::Unused.holds(reads || v.parameters == 0, "no address of parameters", v.parameters)?;
-    let single = |what: &str| Rule::Operands.equal(what, &1, &v.inputs.len());
+    Rule::Unused.require(reads || v.parameters == 0, "no address of parameters", v.parameters)?;
+    let single = |what: &str| Rule::Operands.require_equal(what, &1, &v.inputs.len());
     match op {
         VectorOp::Move { dims, input_strides, input_offset, output_strides, output_offset, .. } => {
             let even = dims.len() == input_strides.len() && dims.len() == output_strides.len();
             let loops = even && !dims.is_empty() && dims.iter().all(|&extent| extent > 0);
-            Rule::Loops.holds(loops, "even loops", format_args!("{dims:?} {input_strides:?} {output_strides:?}"))?;
-            let near = reaches(dims, input_strides, *input_offset) && reaches(dims, output_strides, *output_offset);
-            Rule::Loops.holds(near, "elements below 2^48", format_args!("{input_strides:?} {output_strides:?}"))?;
+            Rule::Loops.require(loops, "even loops", format_args!("{dims:?} {input_strides:?} {output_strides:?}"))?;
+            let near =
+                is_bounded(dims, input_strides, *input_offset) && is_bounded(dims, output_strides, *output_offset);
+            Rule::Loops.require(near, "elements below 2^48", format_args!("{input_strides:?} {output_strides:?}"))?;
             single("a move of")?;
             rows(v.first_row, v.rows, dims[0].into())
         }
         VectorOp::Gather { outer, extent, inner, indices } => {
             let counted = outer.checked_mul(*extent).is_some();
             let loops = counted && *outer > 0 && *inner > 0 && indices.iter().all(|index| index < extent);
-            Rule::Loops.holds(loops, "indices inside their axis", format_args!("{indices:?} of {extent}"))?;
+            Rule::Loops.require(loops, "indices inside their axis", format_args!("{indices:?} of {extent}"))?;
             single("a gather of")?;
             rows(v.first_row, v.rows, u64::from(*outer) * indices.len() as u64)
         }
         VectorOp::Fill { .. } | VectorOp::Float { function: FloatFunction::Constant(_), .. } => {
-            Rule::Operands.equal("a fill of", &0, &v.inputs.len())?;
+            Rule::Operands.require_equal("a fill of", &0, &v.inputs.len())?;
             rows(v.first_row, v.rows, v.output.rows.into())
         }
-        _ if op.reduces() => Rule::Extent.equal("all rows,", &(0, v.output.rows), &(v.first_row, v.rows)),
+        _ if op.reduces() => Rule::Extent.require_equal("all rows,", &(0, v.output.rows), &(v.first_row, v.rows)),
         _ => rows(v.first_row, v.rows, v.output.rows.into()),
     }
 }
@@ -173,16 +175,16 @@ pub(crate) fn port(program: &Program, port: &Port) -> Result<(), Fault> {
     let placed = &port.view;
     let whole = View::whole(&port.shape, port.dtype, program.machine.word(), placed.space, placed.address);
     view(program, placed, placed.space == Space::Ddr(0))?;
-    Rule::PortView.equal("", &whole, placed)
+    Rule::PortView.require_equal("", &whole, placed)
 }
 
-fn cached(program: &Program, v: &View) -> Result<(), Fault> {
+fn check_in_caches(program: &Program, v: &View) -> Result<(), Fault> {
     view(program, v, v.space == Space::Cache)
 }
 
 /// A view on a word, of whole images, whose pixels hold their channels.
 fn view(program: &Program, v: &View, has_port: bool) -> Result<(), Fault> {
-    Rule::MemoryPort.holds(has_port, "a memory the unit has a port to", format_args!("{:?}", v.space))?;
+    Rule::MemoryPort.require(has_port, "a memory the unit has a port to", format_args!("{:?}", v.space))?;
     let (machine, word) = (&program.machine, program.machine.cache.word_bytes);
     let pixel = if v.pixel_bytes < word { v.pixel_bytes.is_power_of_two() } else { v.pixel_bytes.is_multiple_of(word) };
     let payload = u64::from(v.channel_offset) + u64::from(v.channels) * v.dtype.bytes() as u64;
@@ -196,7 +198,7 @@ fn view(program: &Program, v: &View, has_port: bool) -> Result<(), Fault> {
         && v.channel_offset.is_multiple_of(v.dtype.bytes() as u32)
         && v.origin[1].checked_add(v.channels).is_some()
         && v.address.is_multiple_of(unit.into());
-    Rule::View.holds(sound, format_args!("sizes that agree, on words of {word}"), format_args!("{v:?}"))?;
+    Rule::View.require(sound, format_args!("sizes that agree, on words of {word}"), format_args!("{v:?}"))?;
     let end =
         v.row_bytes(word as usize).checked_mul(v.stored_rows.into()).and_then(|bytes| v.address.checked_add(bytes));
     let limit = match v.space {
@@ -205,10 +207,10 @@ fn view(program: &Program, v: &View, has_port: bool) -> Result<(), Fault> {
         Space::Ddr(space) => program.ddr_bytes.get(usize::from(space)).copied().unwrap_or(0),
     };
     let inside = end.is_some_and(|end| end <= limit);
-    Rule::Memory.holds(inside, format_args!("bytes of {:?} below {limit:#x}", v.space), format_args!("{v:?}"))?;
+    Rule::Memory.require(inside, format_args!("bytes of {:?} below {limit:#x}", v.space), format_args!("{v:?}"))?;
     // Whoever reads whatever is stored would read them.
     let stored = v.first_row.checked_add(v.stored_rows).is_some_and(|end| end <= v.rows);
-    Rule::StoredRows.holds(
+    Rule::StoredRows.require(
         stored,
         format_args!("some of {} rows", v.rows),
         format_args!("{} from {} on", v.stored_rows, v.first_row),
@@ -221,12 +223,12 @@ fn taps(window: &Window) -> Result<u64, Fault> {
     // Steps and padding are added and multiplied further on.
     let small = window.stride.iter().chain(&window.pads).all(|&n| n < 1 << 24)
         && (0..2).all(|axis| u64::from(window.kernel[axis]) * u64::from(window.dilation[axis]) < 1 << 24);
-    Rule::Window.holds(positive && small, "taps and steps between 1 and 2^24", format_args!("{window:?}"))?;
+    Rule::Window.require(positive && small, "taps and steps between 1 and 2^24", format_args!("{window:?}"))?;
     Ok(u64::from(window.kernel[0]) * u64::from(window.kernel[1]))
 }
 
 /// Whether loops reach no element beyond all memories.
-fn reaches(dims: &[u32], strides: &[i64], offset: i64) -> bool {
+fn is_bounded(dims: &[u32], strides: &[i64], offset: i64) -> bool {
     let far = dims.iter().zip(strides).try_fold(offset.unsigned_abs(), |far, (&extent, stride)| {
         far.checked_add(stride.unsigned_abs().checked_mul(u64::from(extent))?)
     });
@@ -236,5 +238,5 @@ fn reaches(dims: &[u32], strides: &[i64], offset: i64) -> bool {
 /// Some of `limit` rows, at least one.
 fn rows(first: u32, count: u32, limit: u64) -> Result<(), Fault> {
     let some = count > 0 && u64::from(first) + u64::from(count) <= limit.min(u32::MAX.into());
-    Rule::Extent.holds(some, format_args!("some of {limit} rows"), format_args!("{count} from {first} on"))
+    Rule::Extent.require(some, format_args!("some of {limit} rows"), format_args!("{count} from {first} on"))
 }

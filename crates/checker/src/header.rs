@@ -9,40 +9,40 @@ use crate::units::unit_of;
 
 /// Checks what the header repeats of the graph.
 pub(crate) fn header(graph: &Graph, program: &Program) -> Result<(), Fault> {
-    Rule::Header.equal("name", &graph.name, &program.name)?;
-    Rule::Header.equal("samples per run,", &batch(graph), &program.batch)?;
-    Rule::Header.holds(matches!(program.level, 1 | 5), "level 1 or 5", program.level)?;
-    Rule::LayerSummary.equal("layers,", &graph.layers.len(), &program.layers.len())?;
+    Rule::Header.require_equal("name", &graph.name, &program.name)?;
+    Rule::Header.require_equal("samples per run,", &batch(graph), &program.batch)?;
+    Rule::Header.require(matches!(program.level, 1 | 5), "level 1 or 5", program.level)?;
+    Rule::LayerSummary.require_equal("layers,", &graph.layers.len(), &program.layers.len())?;
     for (layer, summary) in graph.layers.iter().zip(&program.layers) {
         let LayerSummary { name, op, dtype, unit, macs, nodes, bound: _, binding: _ } = summary;
         let wrong = |what: &str| format!("of layer \"{}\" {what}", layer.name);
-        Rule::LayerSummary.equal("name", &layer.name, name)?;
-        Rule::LayerSummary.equal(wrong("operator"), &layer.op.name(), &op.as_str())?;
-        Rule::LayerSummary.equal(wrong("type"), &graph.tensor(layer.output).dtype, dtype)?;
-        Rule::LayerSummary.equal(wrong("nodes"), &layer.nodes, nodes)?;
-        Rule::LayerSummary.equal(wrong("unit"), &unit_of(graph, layer), unit)?;
-        Rule::LayerSummary.equal(wrong("multiplications"), &products(graph, layer), macs)?;
+        Rule::LayerSummary.require_equal("name", &layer.name, name)?;
+        Rule::LayerSummary.require_equal(wrong("operator"), &layer.op.name(), &op.as_str())?;
+        Rule::LayerSummary.require_equal(wrong("type"), &graph.tensor(layer.output).dtype, dtype)?;
+        Rule::LayerSummary.require_equal(wrong("nodes"), &layer.nodes, nodes)?;
+        Rule::LayerSummary.require_equal(wrong("unit"), &unit_of(graph, layer), unit)?;
+        Rule::LayerSummary.require_equal(wrong("multiplications"), &products(graph, layer), macs)?;
     }
     Ok(())
 }
 
 /// Checks what the header says of the cache, of which bytes below `touched` were used.
-pub(crate) fn memory(program: &Program, touched: u64) -> Result<(), Fault> {
+pub(crate) fn memory(program: &Program, used: u64) -> Result<(), Fault> {
     let (peak, capacity) = (program.cache_peak_bytes, program.machine.cache_bytes());
-    let range = format_args!("a peak of {touched} to {capacity} bytes of the cache");
-    Rule::MemoryFigures.holds((touched..=capacity).contains(&peak), range, peak)?;
-    Rule::MemoryFigures.equal("spilled bytes", &spilled(program), &program.spill_bytes)?;
+    let range = format_args!("a peak of {used} to {capacity} bytes of the cache");
+    Rule::MemoryFigures.require((used..=capacity).contains(&peak), range, peak)?;
+    Rule::MemoryFigures.require_equal("spilled bytes", &spilled_bytes(program), &program.spill_bytes)?;
     for allocation in &program.allocations {
         let inside = allocation.address.checked_add(allocation.bytes).is_some_and(|end| end <= peak);
         let lives = allocation.first <= allocation.last && (allocation.last as usize) < program.instructions.len();
         let expected = format_args!("allocations below {peak}, of instructions of the program");
-        Rule::MemoryFigures.holds(inside && lives, expected, format_args!("{allocation:?}"))?;
+        Rule::MemoryFigures.require(inside && lives, expected, format_args!("{allocation:?}"))?;
     }
     Ok(())
 }
 
 /// Bytes moved from or to external memory that holds neither constants nor ports.
-fn spilled(program: &Program) -> u64 {
+fn spilled_bytes(program: &Program) -> u64 {
     let word = program.machine.word();
     let ports: Vec<_> = program.inputs.iter().chain(&program.outputs).map(|port| port.view).collect();
     let computed = |transfer: &&Transfer| {

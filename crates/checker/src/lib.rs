@@ -2,7 +2,7 @@
 //!
 //! The program is walked once in its serial order with symbolic memories ([`contents`]): every byte is "byte `b` of tensor
 //! `t`", "byte `b` of the constants", a fill, or undefined. An instruction must find exactly the values its layer reads
-//! ([`expect`] says which those are), with the descriptor its layer demands and constants that equal the graph's to the byte;
+//! ([`expectation`] says which those are), with the descriptor its layer demands and constants that equal the graph's to the byte;
 //! then its output stretches hold the layer's elements. At the end the output ports must hold the outputs.
 //!
 //! The serial order is one legal interleaving. That every other one gives the same is shown with vector clocks ([`order`]):
@@ -19,12 +19,13 @@
 
 #![forbid(unsafe_code)]
 
-mod alike;
 mod budget;
+mod checkpoints;
+mod constant_map;
 mod constants;
 mod contents;
 mod expansion;
-mod expect;
+mod expectation;
 mod form;
 mod header;
 mod lookup;
@@ -33,7 +34,6 @@ mod movement;
 mod order;
 mod packed;
 mod parts;
-mod places;
 mod pool;
 mod reduce;
 mod rule;
@@ -45,7 +45,7 @@ mod vector;
 mod views;
 mod walk;
 
-pub use alike::Checkpoints;
+pub use checkpoints::Checkpoints;
 pub use parts::{Claim, LayerPartsError, LayerProofError, PartsError, ProofError};
 pub use rule::{Operand, Rule, Violation};
 use tpuflow_ir::{Graph, Program, TensorId, Tiling};
@@ -69,13 +69,13 @@ pub fn check_to(graph: &Graph, program: &Program, most: usize) -> Result<(), Vec
     if program.tilings.is_empty() {
         return walk::walk(Some(graph), program, most).and_then(|()| limits(program));
     }
-    walk::walk(Some(&as_divided(graph, program)?), program, most).and_then(|()| limits(program))
+    walk::walk(Some(&tiled_graph(graph, program)?), program, most).and_then(|()| limits(program))
 }
 
 /// The graph with its layers as a program has them.
-fn as_divided(graph: &Graph, program: &Program) -> Result<Graph, Vec<Violation>> {
+fn tiled_graph(graph: &Graph, program: &Program) -> Result<Graph, Vec<Violation>> {
     in_parts(graph, &program.tilings)
-        .map_err(|reason| vec![rule::Rule::Parts.broken("parts of the layers", reason).by(None)])
+        .map_err(|reason| vec![rule::Rule::Parts.violation("parts of the layers", reason).at_instruction(None)])
 }
 
 /// The graph whose layers are those of a program with these tilings, proven to compute `graph`.
@@ -96,7 +96,7 @@ pub fn in_parts_with_boxes(graph: &Graph, tilings: &[Tiling]) -> Result<(Graph, 
             graph.tensors.iter().enumerate().map(|(id, tensor)| (TensorId::new(id), parts::whole(&tensor.shape)));
         return Ok((graph.clone(), boxes.collect()));
     }
-    parts::proven(graph, tilings)
+    parts::tile_and_prove(graph, tilings)
 }
 
 /// Checks that a graph with layers in parts computes `graph`, if each of its tensors holds what is claimed: by tensor, of which
@@ -105,7 +105,7 @@ pub fn in_parts_with_boxes(graph: &Graph, tilings: &[Tiling]) -> Result<(Graph, 
 /// # Errors
 /// The first tensor or layer that does not hold what is claimed.
 pub fn check_parts(graph: &Graph, parts: &Graph, claims: &[Claim]) -> Result<(), ProofError> {
-    parts::proof(graph, parts, claims)
+    parts::prove(graph, parts, claims)
 }
 
 /// Checks a program on its own: tokens, order, ranges and definedness, but not what the values mean.
@@ -119,7 +119,7 @@ pub fn check_rules(program: &Program) -> Result<(), Vec<Violation>> {
 /// Checks what no rule of values needs, but whoever runs the program: that its numbers can be computed with.
 fn limits(program: &Program) -> Result<(), Vec<Violation>> {
     let expected = "numbers within the limits of `ir`";
-    program.check_limits().map_err(|reason| vec![rule::Rule::Limits.broken(expected, reason).by(None)])
+    program.check_limits().map_err(|reason| vec![rule::Rule::Limits.violation(expected, reason).at_instruction(None)])
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@ use tpuflow_ir::isa::{ChannelParameters, Codes, FloatOutput, Matrix, MatrixDescr
 use tpuflow_ir::op::Epilogue;
 use tpuflow_ir::{Arithmetic, DType, Descriptor, Finish, Layer, LayerId, Op, Space, TensorId, View, Window};
 
+use crate::constant_map::{Constant, ConstantByte};
 use crate::contents::Element;
-use crate::expansion::expanded;
-use crate::places::{Constant, Stands};
+use crate::expansion::packed_element;
 use crate::rule::{Fault, Operand, Rule};
-use crate::walk::{Compared, Walk};
+use crate::walk::{ComparedWeights, Walk};
 
 /// The linear operator an instruction claims to work for.
 struct Linear<'g> {
@@ -26,51 +26,54 @@ const PLAIN: Window = Window { kernel: [1, 1], stride: [1, 1], dilation: [1, 1],
 impl Walk<'_> {
     pub(crate) fn matrix(&mut self, m: &Matrix, layer: Option<&Layer>, id: LayerId) -> Result<(), Fault> {
         let Some(Descriptor::Matrix(d)) = self.program.descriptors.get(m.descriptor.index()) else {
-            return Err(Rule::DescriptorKind.broken("that of a product", m.descriptor.0));
+            return Err(Rule::DescriptorKind.violation("that of a product", m.descriptor.0));
         };
-        let wide = wide(m.input.dtype, d.weight_dtype);
+        let wide = has_wide_sums(m.input.dtype, d.weight_dtype);
         let (pixels, columns) = (self.machine().matrix_rows(wide), self.machine().array.columns);
         let fits = m.pixels as usize <= pixels && m.columns <= columns;
         let found = format_args!("{} x {}", m.pixels, m.columns);
-        Rule::TileSize.holds(fits, format_args!("at most {pixels} x {columns}"), found)?;
+        Rule::TileSize.require(fits, format_args!("at most {pixels} x {columns}"), found)?;
         let end = u64::from(m.first_pixel) + u64::from(m.pixels);
         let inside = end <= u64::from(m.output.rows) * u64::from(m.output.width)
             && m.output_channel + m.columns <= m.output.channels;
-        Rule::Extent.holds(inside, "a tile of the result", format_args!("{m:?}"))?;
-        Rule::Channels.equal("first column", &(m.output.origin[1] + m.output_channel), &m.first_column)?;
+        Rule::Extent.require(inside, "a tile of the result", format_args!("{m:?}"))?;
+        Rule::Channels.require_equal("first column", &(m.output.origin[1] + m.output_channel), &m.first_column)?;
         let linear = layer.map(|l| self.linear(l, d)).transpose()?;
         let (input, output) = linear.as_ref().map(|l| (l.input, l.output)).unzip();
-        self.all_channels(&m.input, input).map_err(|fault| fault.of(Operand::Input(0)))?;
-        self.true_pixels(&m.output, output).map_err(|fault| fault.of(Operand::Output))?;
-        self.operand_window(m, d, linear.as_ref()).map_err(|fault| fault.of(Operand::Input(0)))?;
-        self.weights(m, d, linear.as_ref(), id).map_err(|fault| fault.of(Operand::Weights))?;
+        self.all_channels(&m.input, input).map_err(|fault| fault.of_operand(Operand::Input(0)))?;
+        self.true_pixels(&m.output, output).map_err(|fault| fault.of_operand(Operand::Output))?;
+        self.operand_window(m, d, linear.as_ref()).map_err(|fault| fault.of_operand(Operand::Input(0)))?;
+        self.weights(m, d, linear.as_ref(), id).map_err(|fault| fault.of_operand(Operand::Weights))?;
         let size = ChannelParameters::bytes(wide);
-        let bytes =
-            self.parameters(m.parameters, size * m.columns as usize).map_err(|fault| fault.of(Operand::Parameters))?;
+        let bytes = self
+            .parameters(m.parameters, size * m.columns as usize)
+            .map_err(|fault| fault.of_operand(Operand::Parameters))?;
         if let Some(linear) = &linear {
             self.channel_parameters(&bytes, wide, m.first_column, linear.bias, linear.epilogue)
-                .and_then(|()| self.parameters_stand(m.parameters, bytes.len(), m.first_column as usize * size))
-                .map_err(|fault| fault.of(Operand::Parameters))?;
+                .and_then(|()| self.require_parameters(m.parameters, bytes.len(), m.first_column as usize * size))
+                .map_err(|fault| fault.of_operand(Operand::Parameters))?;
         }
         self.table(d.table, m.table, linear.as_ref().map(|l| l.epilogue.fixed()))
-            .map_err(|fault| fault.of(Operand::Table))?;
+            .map_err(|fault| fault.of_operand(Operand::Table))?;
         let (first, width) = (m.first_pixel, m.output.width);
         for row in first / width..=(first + m.pixels - 1) / width {
             let from = first.max(row * width) - row * width;
             let to = (first + m.pixels).min((row + 1) * width) - row * width;
             let channels = m.output_channel..m.output_channel + m.columns;
             self.produce(&m.output, output, row..row + 1, from..to, channels)
-                .map_err(|fault| fault.of(Operand::Output))?;
+                .map_err(|fault| fault.of_operand(Operand::Output))?;
         }
         Ok(())
     }
 
     /// The layer's operator, after comparing everything the descriptor repeats of it.
     fn linear<'g>(&self, layer: &'g Layer, d: &MatrixDescriptor) -> Result<Linear<'g>, Fault> {
-        let Some(e) = &self.expectation else { return Err(Rule::Operator.broken("a graph", "none")) };
+        let Some(e) = &self.expectation else { return Err(Rule::Operator.violation("a graph", "none")) };
         let (linear, window, group_in, group_out) = match &layer.op {
             Op::Conv { weights, groups, .. } if is_depthwise(&e.graph.tensor(*weights).shape, *groups) => {
-                return Err(Rule::Operator.broken("work of the pooling unit", "a depthwise convolution on the array"));
+                return Err(
+                    Rule::Operator.violation("work of the pooling unit", "a depthwise convolution on the array")
+                );
             }
             Op::Conv { input, weights, bias, window, groups, epilogue } => {
                 let (o, c) = (e.graph.tensor(*weights).shape[0] as u32, e.graph.tensor(*weights).shape[3] as u32);
@@ -87,7 +90,7 @@ impl Walk<'_> {
             }
             Op::MatMul { a, b, bias, epilogue } => {
                 let [.., k, n] = e.graph.tensor(*b).shape[..] else {
-                    return Err(Rule::Operator.broken("a right operand of rank 2 or more", "one below"));
+                    return Err(Rule::Operator.violation("a right operand of rank 2 or more", "one below"));
                 };
                 let linear = Linear {
                     input: *a,
@@ -100,7 +103,7 @@ impl Walk<'_> {
                 };
                 (linear, PLAIN, k as u32, n as u32)
             }
-            other => return Err(Rule::Operator.broken(other.name(), "a product")),
+            other => return Err(Rule::Operator.violation(other.name(), "a product")),
         };
         let codes = Codes { zero_point: 0, lo: 0, hi: 0 };
         let (codes, first_shift, float) = match linear.epilogue {
@@ -111,8 +114,8 @@ impl Walk<'_> {
         };
         let weights = e.graph.tensor(linear.weights);
         // How a stretch of a line is padded is for its pixels to show.
-        let same_window =
-            d.window == window || (is_line(&window) && is_line(&d.window) && unpadded(&d.window) == unpadded(&window));
+        let same_window = d.window == window
+            || (is_line(&window) && is_line(&d.window) && without_padding(&d.window) == without_padding(&window));
         // The table's entries and limits are compared where the table is.
         let expected = MatrixDescriptor {
             window: if same_window { d.window } else { window },
@@ -126,7 +129,7 @@ impl Walk<'_> {
             table: d.table,
             float,
         };
-        Rule::Descriptor.equal("", &expected, d)?;
+        Rule::Descriptor.require_equal("", &expected, d)?;
         Ok(linear)
     }
 
@@ -136,15 +139,15 @@ impl Walk<'_> {
         let groups = m.first_column / d.group_out..(m.first_column + m.columns - 1) / d.group_out + 1;
         let channels = groups.start * d.group_in..groups.end * d.group_in;
         let (inside, found) = (channels.end <= m.input.channels, format_args!("{channels:?}"));
-        Rule::Extent.holds(inside, format_args!("some of {} input channels", m.input.channels), found)?;
+        Rule::Extent.require(inside, format_args!("some of {} input channels", m.input.channels), found)?;
         let width = m.output.width;
         let rows = m.first_pixel / width..(m.first_pixel + m.pixels - 1) / width + 1;
-        if let Some(linear) = linear.filter(|l| l.window != d.window || self.in_part(m, l)) {
-            self.is_stretch(m, d, linear)?;
+        if let Some(linear) = linear.filter(|l| l.window != d.window || self.is_part_of_line(m, l)) {
+            self.check_part_of_line(m, d, linear)?;
         } else if is_plain(&d.window) {
             let shown = |v: &View| (v.width, v.rows, v.height, v.origin[0]);
             let what = "under a 1x1 window width, rows, height, first pixel";
-            Rule::SamePixels.equal(what, &shown(&m.output), &shown(&m.input))?;
+            Rule::SamePixels.require_equal(what, &shown(&m.output), &shown(&m.input))?;
         } else {
             self.true_geometry(&m.input, input)?;
             self.true_geometry(&m.output, output)?;
@@ -154,7 +157,7 @@ impl Walk<'_> {
             let to = (m.first_pixel + m.pixels).min((row + 1) * width) - row * width;
             let (image, y) = (row / m.output.height, row % m.output.height);
             self.spend(d.window.kernel[0].into())?;
-            for (line, columns) in under_window(&d.window, y, from..to, m.input.height, m.input.width) {
+            for (line, columns) in window_cells(&d.window, y, from..to, m.input.height, m.input.width) {
                 let line = image * m.input.height + line;
                 self.consume(&m.input, input, line..line + 1, columns, channels.clone())?;
             }
@@ -163,7 +166,7 @@ impl Walk<'_> {
     }
 
     /// Whether the result is part of a line under a window that is not plain.
-    fn in_part(&self, m: &Matrix, linear: &Linear<'_>) -> bool {
+    fn is_part_of_line(&self, m: &Matrix, linear: &Linear<'_>) -> bool {
         let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return false };
         let whole = graph.tensor(linear.output).shape.iter().rev().nth(1).copied().unwrap_or(1);
         !is_plain(&linear.window) && is_line(&linear.window) && m.output.width as usize != whole
@@ -171,8 +174,9 @@ impl Walk<'_> {
 
     /// Operand and result must be stretches of single lines, the window's left edge where the layer's is, and every tap that
     /// falls outside the operand one that falls outside the image.
-    fn is_stretch(&self, m: &Matrix, d: &MatrixDescriptor, linear: &Linear<'_>) -> Result<(), Fault> {
-        let broken = |what: &str| Err(Rule::Stretch.broken("a stretch under its window", format_args!("one {what}")));
+    fn check_part_of_line(&self, m: &Matrix, d: &MatrixDescriptor, linear: &Linear<'_>) -> Result<(), Fault> {
+        let broken =
+            |what: &str| Err(Rule::Stretch.violation("a stretch under its window", format_args!("one {what}")));
         let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return Ok(()) };
         let window = &linear.window;
         let (from, to) = (&graph.tensor(linear.input).shape, &graph.tensor(linear.output).shape);
@@ -211,7 +215,7 @@ impl Walk<'_> {
         let size = d.weight_dtype.bytes() as u64;
         let apart = m.weights.plane_bytes > 0;
         if apart && d.weight_dtype != DType::I16 {
-            return Err(Rule::ElementTypes.broken("planes of int16", format_args!("planes of {:?}", d.weight_dtype)));
+            return Err(Rule::ElementTypes.violation("planes of int16", format_args!("planes of {:?}", d.weight_dtype)));
         }
         let inner = u64::from(m.columns) * if apart { 1 } else { size };
         let stride = u64::from(m.weights.row_bytes);
@@ -222,7 +226,7 @@ impl Walk<'_> {
             let pieces = self.load(Space::Cache, start, start + span)?;
             let Some(linear) = linear else {
                 if apart || rows == 1 {
-                    crate::walk::defined(&pieces, Space::Cache, start, start + span)?;
+                    crate::walk::require_defined(&pieces, Space::Cache, start, start + span)?;
                 }
                 continue;
             };
@@ -233,7 +237,7 @@ impl Walk<'_> {
             }
             let single = match pieces.as_slice() {
                 [one] if (one.start, one.end) == (start, start + span) => match one.value.constant() {
-                    Some((space, byte, packed)) => Some(Compared {
+                    Some((space, byte, packed)) => Some(ComparedWeights {
                         layer: id,
                         batch: self.batch_entry(m, linear)?,
                         plane: apart.then_some(plane),
@@ -248,24 +252,24 @@ impl Walk<'_> {
                 },
                 _ => None,
             };
-            if single.is_some_and(|key| self.compared.contains(&key)) {
+            if single.is_some_and(|key| self.compared_weights.contains(&key)) {
                 continue;
             }
             self.spend(rows.saturating_mul(1 + u64::from(m.columns) / 64))?;
             for k in 0..rows {
-                if let Some((image, byte)) = expanded(&pieces, start + k * stride) {
+                if let Some((image, byte)) = packed_element(&pieces, start + k * stride) {
                     self.packed_row(linear.weights, image, byte, k, [m.first_column, m.columns].map(u64::from))?;
                 }
                 let found = self.image_bytes(&pieces, start + k * stride, inner)?;
                 let expected = self.constant_row(m, linear, k, plane, apart);
                 if expected.as_deref() != Some(&found[..]) {
                     let row = format_args!("row {k}, columns {}..: {expected:?}", m.first_column);
-                    return Err(Rule::Weights.broken(row, format_args!("{found:?}")));
+                    return Err(Rule::Weights.violation(row, format_args!("{found:?}")));
                 }
-                let stands = self.weights_at(m, linear, k, apart.then_some(plane))?;
-                self.stands(Space::Cache, start + k * stride, inner, stands)?;
+                let element = self.weight_row(m, linear, k, apart.then_some(plane))?;
+                self.require_constants(Space::Cache, start + k * stride, inner, element)?;
             }
-            self.compared.extend(single);
+            self.compared_weights.extend(single);
         }
         Ok(())
     }
@@ -288,7 +292,7 @@ impl Walk<'_> {
             let element = (batch * rows + k) * n + u64::from(m.first_column);
             let at = start + k * u64::from(m.weights.row_bytes);
             let expected = Element::dense(linear.weights.0, element * size);
-            self.same_values(pieces, at, u64::from(m.columns) * size, expected)?;
+            self.require_elements(pieces, at, u64::from(m.columns) * size, expected)?;
         }
         Ok(())
     }
@@ -304,14 +308,16 @@ impl Walk<'_> {
         let last = first + u64::from(m.pixels) - 1;
         if first / rows as u64 != last / rows as u64 {
             let pixels = format_args!("pixels {first} to {last}, {rows} of each");
-            return Err(Rule::BatchEntry.broken("pixels of one matrix", pixels));
+            return Err(Rule::BatchEntry.violation("pixels of one matrix", pixels));
         }
         Ok(first / rows as u64)
     }
 
-    /// What weight row `k` of the tile's columns stands for.
-    fn weights_at(&self, m: &Matrix, linear: &Linear<'_>, k: u64, plane: Option<u64>) -> Result<Stands, Fault> {
-        let Some(e) = &self.expectation else { return Ok(Stands { of: Constant::Dense(linear.weights), byte: 0 }) };
+    /// The constant behind weight row `k` of the tile's columns.
+    fn weight_row(&self, m: &Matrix, linear: &Linear<'_>, k: u64, plane: Option<u64>) -> Result<ConstantByte, Fault> {
+        let Some(e) = &self.expectation else {
+            return Ok(ConstantByte { of: Constant::Dense(linear.weights), byte: 0 });
+        };
         let tensor = e.graph.tensor(linear.weights);
         let (of, row) = match (linear.convolution, &tensor.shape[..]) {
             (true, &[columns, ..]) => (Constant::ByColumn(linear.weights), k * columns as u64),
@@ -322,8 +328,8 @@ impl Walk<'_> {
         };
         let element = row + u64::from(m.first_column);
         Ok(match plane {
-            Some(plane) => Stands { of: Constant::Plane(linear.weights, plane), byte: element },
-            None => Stands { of, byte: element * tensor.dtype.bytes() as u64 },
+            Some(plane) => ConstantByte { of: Constant::Plane(linear.weights, plane), byte: element },
+            None => ConstantByte { of, byte: element * tensor.dtype.bytes() as u64 },
         })
     }
 
@@ -371,7 +377,7 @@ impl Walk<'_> {
             let (multiplier, shift) = epilogue.fixed().map_or((0, 0), |e| e.requant.of(channel));
             if (found.bias, i32::from(found.multiplier), found.shift) != (expected, multiplier, shift) {
                 let expected = format_args!("of channel {channel} {expected}, {multiplier}, {shift}");
-                return Err(Rule::ChannelParameters.broken(expected, format_args!("{found:?}")));
+                return Err(Rule::ChannelParameters.violation(expected, format_args!("{found:?}")));
             }
         }
         Ok(())
@@ -392,21 +398,21 @@ impl Walk<'_> {
         match (epilogue.and_then(|e| e.table.as_ref()), &found) {
             (None, None) => Ok(()),
             (Some(table), Some((shape, bytes))) => {
-                Rule::Descriptor.equal("limits of the table", &(table.lo, table.hi), &(shape.lo, shape.hi))?;
-                Rule::Parameters.equal("entries", &e.constant(table.entries.0), &Some(&bytes[..]))?;
+                Rule::Descriptor.require_equal("limits of the table", &(table.lo, table.hi), &(shape.lo, shape.hi))?;
+                Rule::Parameters.require_equal("entries", &e.constant(table.entries.0), &Some(&bytes[..]))?;
                 let entries = table.entries;
-                self.table_stands(address, bytes.len(), entries)
+                self.require_table(address, bytes.len(), entries)
             }
             (expected, found) => {
                 let some = |there: bool| if there { "a fused table" } else { "none" };
-                Err(Rule::Descriptor.broken(some(expected.is_some()), some(found.is_some())))
+                Err(Rule::Descriptor.violation(some(expected.is_some()), some(found.is_some())))
             }
         }
     }
 }
 
 /// Sums of 48 bits: integers of which one operand has more than eight.
-pub(crate) fn wide(input: DType, weights: DType) -> bool {
+pub(crate) fn has_wide_sums(input: DType, weights: DType) -> bool {
     input.is_code() && input.bytes().max(weights.bytes()) > 1
 }
 
@@ -416,7 +422,7 @@ fn is_depthwise(weights: &[usize], groups: u32) -> bool {
 }
 
 /// Whether a float result ends as the layer says.
-pub(crate) fn finishes(output: &FloatOutput, finish: &Finish) -> bool {
+pub(crate) fn same_finish(output: &FloatOutput, finish: &Finish) -> bool {
     (&output.function, output.lo, output.hi) == (&finish.function, finish.lo, finish.hi)
 }
 
@@ -425,7 +431,7 @@ fn is_line(window: &Window) -> bool {
     window.kernel[0] == 1 && window.pads[0] == 0 && window.pads[2] == 0
 }
 
-fn unpadded(window: &Window) -> Window {
+fn without_padding(window: &Window) -> Window {
     Window { pads: [0; 4], ..*window }
 }
 
@@ -435,7 +441,7 @@ fn is_plain(window: &Window) -> bool {
 }
 
 /// Input lines and columns that output columns `columns` of row `y` see, without padding.
-fn under_window(
+fn window_cells(
     window: &Window,
     y: u32,
     columns: std::ops::Range<u32>,

@@ -9,20 +9,20 @@ use tpuflow_ir::{Arithmetic, Layer, Op, Space, View};
 
 use crate::contents::{Element, Piece, Value};
 use crate::rule::{Fault, Operand, Rule};
-use crate::vector::scales;
-use crate::walk::{Walk, defined};
+use crate::vector::check_scaling;
+use crate::walk::{Walk, require_defined};
 
 /// Loops of a move: extent, input stride, output stride, in elements.
 pub(crate) type Nest = [(u64, i64, i64)];
 
-/// What a move writes, joined where it continues itself.
-struct Written {
+/// The range a move writes, merged where it continues itself.
+struct WriteRange {
     stretches: Vec<(u64, u64, Value)>,
     /// Bytes of padding that may be written along between two stretches.
     slack: u64,
 }
 
-impl Written {
+impl WriteRange {
     fn push(&mut self, start: u64, end: u64, value: Value) {
         if let Some((from, to, first)) = self.stretches.last_mut()
             && *to <= start
@@ -56,10 +56,10 @@ impl Walk<'_> {
         rescale: Option<&(i32, Scaling)>,
         layer: Option<&Layer>,
     ) -> Result<(), Fault> {
-        let [input] = v.inputs.as_slice() else { return Err(Rule::Operands.broken(1, v.inputs.len())) };
+        let [input] = v.inputs.as_slice() else { return Err(Rule::Operands.violation(1, v.inputs.len())) };
         if rescale.is_none() && input.dtype != v.output.dtype {
             return Err(
-                Rule::ElementTypes.broken(format_args!("{:?}", input.dtype), format_args!("{:?}", v.output.dtype))
+                Rule::ElementTypes.violation(format_args!("{:?}", input.dtype), format_args!("{:?}", v.output.dtype))
             );
         }
         let pieces = self.source(input, nest, from)?;
@@ -71,7 +71,7 @@ impl Walk<'_> {
         let padded = padded && self.owns_padding(v.output.space, region, payload, natural as u64);
         let slack = if padded { natural as u64 - payload } else { 0 };
         let mut read: Vec<(u64, u64)> = Vec::new();
-        let mut written = Written { stretches: Vec::new(), slack };
+        let mut written = WriteRange { stretches: Vec::new(), slack };
         let (inner, outer) = match nest.split_last() {
             Some((&(extent, 1, 1), outer)) => (extent, outer),
             _ => (1, nest),
@@ -85,7 +85,7 @@ impl Walk<'_> {
             }
             while left > 0 {
                 self.spend(1)?;
-                let count = self.carry(&arriving, [source, target], left, &mut read, &mut written)?;
+                let count = self.copy_elements(&arriving, [source, target], left, &mut read, &mut written)?;
                 source += count.cast_signed();
                 target += count.cast_signed();
                 left -= count;
@@ -98,13 +98,13 @@ impl Walk<'_> {
     }
 
     /// Carries elements from `source` on to `target` on, at most `left` and as many as one stretch of both holds; how many.
-    fn carry(
+    fn copy_elements(
         &mut self,
         arriving: &Arriving<'_>,
         [source, target]: [i64; 2],
         left: u64,
         read: &mut Vec<(u64, u64)>,
-        written: &mut Written,
+        written: &mut WriteRange,
     ) -> Result<u64, Fault> {
         let Arriving { v, input, pieces, rescale, layer } = *arriving;
         let (size, out_size) = (input.dtype.bytes() as u64, v.output.dtype.bytes() as u64);
@@ -114,13 +114,14 @@ impl Walk<'_> {
         let result = self.result(v, target, layer);
         let arrived = match (rescale, layer, result) {
             (Some(rescale), Some(layer), Some(result)) => {
-                let (source, run) = self.rescaled(target, v, rescale, layer)?;
+                let (source, run) = self.rescaled_source(target, v, rescale, layer)?;
                 count = count.min(run);
-                self.same_values(pieces, start, count * size, source).map_err(|fault| fault.of(Operand::Input(0)))?;
+                self.require_elements(pieces, start, count * size, source)
+                    .map_err(|fault| fault.of_operand(Operand::Input(0)))?;
                 Some(Value::Element(result))
             }
             (None, _, Some(result)) => {
-                let there = self.same_values(pieces, start, count * size, result).is_ok();
+                let there = self.require_elements(pieces, start, count * size, result).is_ok();
                 there.then_some(Value::Element(result))
             }
             _ => Some(Value::Any),
@@ -129,9 +130,9 @@ impl Walk<'_> {
             Some((_, to)) if *to == start => *to = start + count * size,
             _ => read.push((start, start + count * size)),
         }
-        let covered = crate::walk::within(pieces, start, start + count * size);
+        let covered = crate::walk::pieces_within(pieces, start, start + count * size);
         self.spend(covered.len() as u64)?;
-        defined(&covered, input.space, start, start + count * size)?;
+        require_defined(&covered, input.space, start, start + count * size)?;
         match arrived {
             Some(value) => written.push(end, end + count * out_size, value),
             None => {
@@ -145,7 +146,7 @@ impl Walk<'_> {
     }
 
     /// Stores what was written, none of it over elements that were read.
-    fn put(&mut self, space: Space, mut read: Vec<(u64, u64)>, written: Written) -> Result<(), Fault> {
+    fn put(&mut self, space: Space, mut read: Vec<(u64, u64)>, written: WriteRange) -> Result<(), Fault> {
         // What lies between the elements read was not read.
         self.in_place = true;
         read.sort_unstable();
@@ -153,7 +154,7 @@ impl Walk<'_> {
             let next = read.partition_point(|&(_, to)| to <= start);
             let apart = read.get(next).is_none_or(|&(from, _)| from >= end);
             let found = format_args!("elements it reads at {start:#x}..{end:#x}");
-            Rule::InPlace.holds(apart, "a place of its own for the result", found)?;
+            Rule::InPlace.require(apart, "a place of its own for the result", found)?;
             self.store(space, start, end, value)?;
         }
         Ok(())
@@ -175,7 +176,7 @@ impl Walk<'_> {
         self.load(view.space, start, last + view.dtype.bytes() as u64)
     }
 
-    /// What the layer's output should hold at a view's row-major element.
+    /// The expected value of the layer's output at a view's row-major element.
     fn result(&self, v: &Vector, target: i64, layer: Option<&Layer>) -> Option<Element> {
         let (tensor, whole) =
             layer.map(|l| l.output).and_then(|t| Some((t, self.whole_channels(&v.output, Some(t)).ok()?)))?;
@@ -199,9 +200,9 @@ impl Walk<'_> {
         }
     }
 
-    /// What a rescaling move must bring to a view's element, and for how many elements, by a concatenation (or a rescaling done
-    /// as a move): with the factor of that branch.
-    fn rescaled(
+    /// The source of a view's element in a rescaling move, and for how many elements it goes on, by a concatenation (or a
+    /// rescaling done as a move): with the factor of that branch.
+    fn rescaled_source(
         &self,
         target: i64,
         v: &Vector,
@@ -209,7 +210,7 @@ impl Walk<'_> {
         layer: &Layer,
     ) -> Result<(Element, u64), Fault> {
         let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else {
-            return Err(Rule::Operator.broken("a graph", "none"));
+            return Err(Rule::Operator.violation("a graph", "none"));
         };
         let whole = self.whole_channels(&v.output, Some(layer.output))?;
         let (channels, target) = (u64::from(v.output.channels), target.cast_unsigned());
@@ -231,28 +232,28 @@ impl Walk<'_> {
                     }
                     at -= part;
                 }
-                found.ok_or_else(|| Rule::Descriptor.broken("a branch taken as it is", "a rescaling"))?
+                found.ok_or_else(|| Rule::Descriptor.violation("a branch taken as it is", "a rescaling"))?
             }
-            other => return Err(Rule::Operator.broken(other.name(), "a rescaling move")),
+            other => return Err(Rule::Operator.violation(other.name(), "a rescaling move")),
         };
-        scales(scaling, requant)?;
+        check_scaling(scaling, requant)?;
         let tensor = graph.tensor(source);
-        Rule::Descriptor.equal("zero point", &tensor.zero_point(), input_zero)?;
-        Rule::Tensor.equal("elements of", &tensor.dtype, &v.inputs[0].dtype)?;
+        Rule::Descriptor.require_equal("zero point", &tensor.zero_point(), input_zero)?;
+        Rule::Tensor.require_equal("elements of", &tensor.dtype, &v.inputs[0].dtype)?;
         Ok((Element::dense(source.0, at * tensor.dtype.bytes() as u64), run))
     }
 
     /// Address of a view's row-major element, and for how many of at most `limit` elements the bytes go on.
     fn place(&self, view: &View, element: i64, limit: u64) -> Result<(u64, u64), Fault> {
         let (channels, width) = (u64::from(view.channels), u64::from(view.width));
-        let element = u64::try_from(element).map_err(|_| Rule::Extent.broken("an element of a view", element))?;
+        let element = u64::try_from(element).map_err(|_| Rule::Extent.violation("an element of a view", element))?;
         let (pixel, channel) = (element / channels, element % channels);
         let (row, column) = (pixel / width, pixel % width);
         if row >= u64::from(view.rows) {
-            return Err(Rule::Extent.broken(format_args!("an element of {} rows", view.rows), element));
+            return Err(Rule::Extent.violation(format_args!("an element of {} rows", view.rows), element));
         }
         let row = row as u32;
-        self.holds(view, row)?;
+        self.require_row(view, row)?;
         let address =
             view.pixel_address(row, column as u32, self.machine().word()) + channel * view.dtype.bytes() as u64;
         let dense = view.payload() == view.pixel_bytes as usize;

@@ -1,4 +1,4 @@
-//! What an instruction may take as finished when it starts.
+//! The instructions that are certainly finished when another starts.
 //!
 //! Units start and finish their instructions in order. An instruction that waited for `n` tokens of a unit knows that the
 //! unit's first `n` instructions have finished, hence everything those knew when they started. A DMA line finishes a transfer
@@ -30,11 +30,11 @@ impl Order {
             let count = wait.count as usize;
             if count > other.len() {
                 let name = wait.unit.name();
-                outcome = Err(Rule::WaitAhead.broken(format_args!("at most {} of {name}", other.len()), count));
+                outcome = Err(Rule::WaitAhead.violation(format_args!("at most {} of {name}", other.len()), count));
                 continue;
             }
             if instruction.waits[..position].iter().any(|w| w.unit == wait.unit) {
-                outcome = Err(Rule::WaitTwice.broken("one wait", format_args!("two for {}", wait.unit.name())));
+                outcome = Err(Rule::WaitTwice.violation("one wait", format_args!("two for {}", wait.unit.name())));
             }
             if let Some(last) = count.checked_sub(1).map(|i| other[i]) {
                 for (mine, theirs) in known.iter_mut().zip(last) {

@@ -25,7 +25,7 @@ pub(crate) struct Lines {
 }
 
 impl PackedImage {
-    /// What an instruction loads.
+    /// The weights an instruction loads.
     pub(crate) fn new(e: &Expand) -> Self {
         Self {
             space: e.ddr_space,

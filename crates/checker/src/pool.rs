@@ -4,24 +4,24 @@ use tpuflow_ir::isa::{ChannelParameters, Pool, PoolDescriptor, PoolKind};
 use tpuflow_ir::op::Average;
 use tpuflow_ir::{Arithmetic, Descriptor, Layer, Op, Space, TensorId, Window};
 
-use crate::matrix::{finishes, wide};
-use crate::places::{Constant, Stands};
+use crate::constant_map::{Constant, ConstantByte};
+use crate::matrix::{has_wide_sums, same_finish};
 use crate::rule::{Fault, Operand, Rule};
 use crate::walk::Walk;
 
 impl Walk<'_> {
     pub(crate) fn pool(&mut self, p: &Pool, layer: Option<&Layer>) -> Result<(), Fault> {
         let Some(Descriptor::Pool(d)) = self.program.descriptors.get(p.descriptor.index()) else {
-            return Err(Rule::DescriptorKind.broken("that of a pooling", p.descriptor.0));
+            return Err(Rule::DescriptorKind.violation("that of a pooling", p.descriptor.0));
         };
-        Rule::Channels.equal("channels,", &p.output.channels, &p.input.channels)?;
+        Rule::Channels.require_equal("channels,", &p.output.channels, &p.input.channels)?;
         let input = layer.map(|l| self.pool_operand(l, d)).transpose()?;
         let output = layer.map(|l| l.output);
-        self.true_geometry(&p.input, input).map_err(|fault| fault.of(Operand::Input(0)))?;
-        self.true_geometry(&p.output, output).map_err(|fault| fault.of(Operand::Output))?;
-        Rule::Channels.equal("first channel", &p.output.origin[1], &p.input.origin[1])?;
-        self.true_pixels(&p.input, input).map_err(|fault| fault.of(Operand::Input(0)))?;
-        self.true_pixels(&p.output, output).map_err(|fault| fault.of(Operand::Output))?;
+        self.true_geometry(&p.input, input).map_err(|fault| fault.of_operand(Operand::Input(0)))?;
+        self.true_geometry(&p.output, output).map_err(|fault| fault.of_operand(Operand::Output))?;
+        Rule::Channels.require_equal("first channel", &p.output.origin[1], &p.input.origin[1])?;
+        self.true_pixels(&p.input, input).map_err(|fault| fault.of_operand(Operand::Input(0)))?;
+        self.true_pixels(&p.output, output).map_err(|fault| fault.of_operand(Operand::Output))?;
         let (height, last) = (p.output.height, p.first_row + p.rows - 1);
         for image in p.first_row / height..=last / height {
             let from = p.first_row.max(image * height) - image * height;
@@ -30,7 +30,7 @@ impl Walk<'_> {
             let lines = image * p.input.height + lines.start..image * p.input.height + lines.end;
             if !lines.is_empty() {
                 self.consume(&p.input, input, lines, 0..p.input.width, 0..p.input.channels)
-                    .map_err(|fault| fault.of(Operand::Input(0)))?;
+                    .map_err(|fault| fault.of_operand(Operand::Input(0)))?;
             }
         }
         let depthwise = match &d.kind {
@@ -39,36 +39,36 @@ impl Walk<'_> {
             _ => None,
         };
         if let Some((weight_dtype, table)) = depthwise {
-            let wide = wide(p.input.dtype, weight_dtype);
+            let wide = has_wide_sums(p.input.dtype, weight_dtype);
             let channels = p.input.channels as usize;
             let taps = (d.window.kernel[0] * d.window.kernel[1]) as usize;
             let weights = taps * channels * weight_dtype.bytes();
-            let weights = self.parameters(p.weights, weights).map_err(|fault| fault.of(Operand::Weights))?;
+            let weights = self.parameters(p.weights, weights).map_err(|fault| fault.of_operand(Operand::Weights))?;
             let parameters = ChannelParameters::bytes(wide) * channels;
             let parameters =
-                self.parameters(p.parameters, parameters).map_err(|fault| fault.of(Operand::Parameters))?;
+                self.parameters(p.parameters, parameters).map_err(|fault| fault.of_operand(Operand::Parameters))?;
             let epilogue = match layer.map(|l| &l.op) {
                 Some(Op::Conv { weights: w, bias, epilogue, .. }) => {
                     let first = p.input.origin[1];
                     self.depthwise_weights(&weights, *w, taps, channels, first as usize)?;
                     self.channel_parameters(&parameters, wide, first, Some(*bias), epilogue)?;
-                    self.depthwise_stands(p, *w, taps)?;
+                    self.require_depthwise_constants(p, *w, taps)?;
                     let from = first as usize * ChannelParameters::bytes(wide);
-                    self.parameters_stand(p.parameters, parameters.len(), from)?;
+                    self.require_parameters(p.parameters, parameters.len(), from)?;
                     Some(epilogue.fixed())
                 }
                 _ => None,
             };
-            self.table(table, p.table, epilogue).map_err(|fault| fault.of(Operand::Table))?;
+            self.table(table, p.table, epilogue).map_err(|fault| fault.of_operand(Operand::Table))?;
         }
         let rows = p.first_row..p.first_row + p.rows;
         self.produce(&p.output, output, rows, 0..p.output.width, 0..p.output.channels)
-            .map_err(|fault| fault.of(Operand::Output))
+            .map_err(|fault| fault.of_operand(Operand::Output))
     }
 
     /// The layer's operand, after comparing everything the descriptor repeats of it.
     fn pool_operand(&self, layer: &Layer, d: &PoolDescriptor) -> Result<TensorId, Fault> {
-        let Some(e) = &self.expectation else { return Err(Rule::Operator.broken("a graph", "none")) };
+        let Some(e) = &self.expectation else { return Err(Rule::Operator.violation("a graph", "none")) };
         let zero = |id: TensorId| e.graph.tensor(id).zero_point();
         let (agrees, input) = match (&layer.op, &d.kind) {
             (Op::MaxPool { input, window }, PoolKind::Max) => (d.window == *window, *input),
@@ -104,7 +104,7 @@ impl Walk<'_> {
                 Op::AveragePool { input, window, count_include_pad, beyond, average: Arithmetic::Float(finish) },
                 PoolKind::FloatAverage { count_include_pad: include, beyond: over, output },
             ) => {
-                let same = (count_include_pad, beyond) == (include, over) && finishes(output, finish);
+                let same = (count_include_pad, beyond) == (include, over) && same_finish(output, finish);
                 (d.window == *window && same, *input)
             }
             (
@@ -116,25 +116,25 @@ impl Walk<'_> {
                     && w.shape[0] == *groups as usize
                     && w.shape[3] == 1
                     && *weight_dtype == w.dtype
-                    && finishes(output, finish);
+                    && same_finish(output, finish);
                 (agrees, *input)
             }
-            _ => return Err(Rule::Operator.broken(layer.op.name(), "a pooling")),
+            _ => return Err(Rule::Operator.violation(layer.op.name(), "a pooling")),
         };
-        Rule::Descriptor.holds(agrees, format_args!("{:?}", layer.op), format_args!("{d:?}"))?;
+        Rule::Descriptor.require(agrees, format_args!("{:?}", layer.op), format_args!("{d:?}"))?;
         Ok(input)
     }
 
-    /// What depthwise weights stand for, tap by tap.
-    fn depthwise_stands(&mut self, p: &Pool, weights: TensorId, taps: usize) -> Result<(), Fault> {
+    /// Requires the constants behind depthwise weights, tap by tap.
+    fn require_depthwise_constants(&mut self, p: &Pool, weights: TensorId, taps: usize) -> Result<(), Fault> {
         let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return Ok(()) };
         let tensor = graph.tensor(weights);
         let (columns, size) = (tensor.shape[0] as u64, tensor.dtype.bytes() as u64);
         let (first, channels) = (u64::from(p.input.origin[1]), u64::from(p.input.channels));
         for tap in 0..taps as u64 {
-            let stands = Stands { of: Constant::ByColumn(weights), byte: (tap * columns + first) * size };
+            let element = ConstantByte { of: Constant::ByColumn(weights), byte: (tap * columns + first) * size };
             let start = u64::from(p.weights) + tap * channels * size;
-            self.stands(Space::EwpCache, start, channels * size, stands)?;
+            self.require_constants(Space::EwpCache, start, channels * size, element)?;
         }
         Ok(())
     }
@@ -151,7 +151,7 @@ impl Walk<'_> {
         let Some(e) = &self.expectation else { return Ok(()) };
         let size = e.graph.tensor(weights).dtype.bytes();
         let Some(constant) = e.constant(weights.0) else {
-            return Err(Rule::NotConstant.broken("constant weights", "computed ones"));
+            return Err(Rule::NotConstant.violation("constant weights", "computed ones"));
         };
         for tap in 0..taps {
             for channel in 0..channels {
@@ -159,7 +159,7 @@ impl Walk<'_> {
                 let (found, expected) = (found.get(a..a + size), constant.get(b..b + size));
                 if found.is_none() || found != expected {
                     let expected = format_args!("of tap {tap}, channel {} {expected:?}", first + channel);
-                    return Err(Rule::Weights.broken(expected, format_args!("{found:?}")));
+                    return Err(Rule::Weights.violation(expected, format_args!("{found:?}")));
                 }
             }
         }

@@ -5,12 +5,12 @@ use tpuflow_ir::isa::{FloatFunction, Vector, VectorOp};
 use tpuflow_ir::{Arithmetic, DType, Layer, Op, ReduceKind, TensorId, View};
 
 use crate::contents::Value;
-use crate::matrix::finishes;
+use crate::matrix::same_finish;
 use crate::rule::{Fault, Operand, Rule};
-use crate::vector::scales;
-use crate::walk::{Walk, defined};
+use crate::vector::check_scaling;
+use crate::walk::{Walk, require_defined};
 
-/// What an instruction says of its stretch.
+/// The stretch an instruction states.
 struct Claim<'p> {
     kind: ReduceKind,
     shape: &'p [u32],
@@ -44,23 +44,23 @@ struct Place {
 impl Walk<'_> {
     pub(crate) fn reduction(&mut self, op: &VectorOp, v: &Vector, layer: Option<&Layer>) -> Result<(), Fault> {
         let Some(claim) = Claim::of(op) else {
-            return Err(Rule::DescriptorKind.broken("that of a reduction", "another"));
+            return Err(Rule::DescriptorKind.violation("that of a reduction", "another"));
         };
         let (Some(operand), true) = (v.inputs.first(), v.inputs.len() <= 2) else {
-            return Err(Rule::Operands.broken("one operand, and running results", v.inputs.len()));
+            return Err(Rule::Operands.violation("one operand, and running results", v.inputs.len()));
         };
         let sizes = |view: &View| u64::from(view.rows) * u64::from(view.width) * u64::from(view.channels);
         let all = claim.shape.iter().try_fold(1u64, |all, &n| all.checked_mul(n.into()));
         if Some(sizes(operand)) != all || claim.axes.iter().any(|&axis| axis as usize >= claim.shape.len()) {
             let stretch = format_args!("{:?} over {:?}", claim.shape, claim.axes);
-            return Err(Rule::Stretches.broken(format_args!("a stretch of {} elements", sizes(operand)), stretch));
+            return Err(Rule::Stretches.violation(format_args!("a stretch of {} elements", sizes(operand)), stretch));
         }
         // Running results are read before they are written; the operand is not.
-        self.in_place = crate::vector::apart(operand, &v.output, self.machine().word());
+        self.in_place = crate::vector::is_disjoint(operand, &v.output, self.machine().word());
         let output_type = running(claim.kind, operand.dtype);
         let typed = !claim.partial || v.output.dtype == output_type;
         if !typed || v.inputs.get(1).is_some_and(|sums| sums.dtype != output_type) {
-            return Err(Rule::ElementTypes.broken(format_args!("running results of {output_type:?}"), "others"));
+            return Err(Rule::ElementTypes.violation(format_args!("running results of {output_type:?}"), "others"));
         }
         let Some(layer) = layer else {
             for view in &v.inputs {
@@ -68,23 +68,23 @@ impl Walk<'_> {
             }
             return self.produce(&v.output, None, 0..v.output.rows, 0..v.output.width, 0..v.output.channels);
         };
-        let (input, axes) = self.reduces(op, layer)?;
+        let (input, axes) = self.check_reduction(op, layer)?;
         let place = self.place_of(operand, &claim, input, &axes)?;
         self.consume(operand, Some(input), 0..operand.rows, 0..operand.width, 0..operand.channels)?;
         let wanted = u64::from(place.before > 0);
         if v.inputs.len() as u64 != 1 + wanted {
             let found = format_args!("{} operands behind {} terms", v.inputs.len(), place.before);
-            return Err(Rule::Terms.broken("running results of the terms before, if any", found));
+            return Err(Rule::Terms.violation("running results of the terms before, if any", found));
         }
         if let Some(sums) = v.inputs.get(1) {
             let (start, end) = self.running_bytes(sums, &place)?;
             let pieces = self.load(sums.space, start, end)?;
-            defined(&pieces, sums.space, start, end)?;
+            require_defined(&pieces, sums.space, start, end)?;
             let expected = self.running_value(layer, &place, place.before, sums.dtype);
             let agrees = pieces.iter().all(|piece| piece.value == expected.advance(piece.start - start));
             if !agrees {
                 let found = format_args!("{:?}", pieces.first().map(|piece| piece.value));
-                return Err(Rule::Terms.broken(format_args!("{expected:?}"), found).of(Operand::Input(1)));
+                return Err(Rule::Terms.violation(format_args!("{expected:?}"), found).of_operand(Operand::Input(1)));
             }
         }
         if claim.partial {
@@ -94,7 +94,7 @@ impl Walk<'_> {
         }
         if place.before + place.terms != self.terms(&axes, input) {
             let found = format_args!("{} and {}", place.before, place.terms);
-            return Err(Rule::Terms.broken(format_args!("all {} terms", self.terms(&axes, input)), found));
+            return Err(Rule::Terms.violation(format_args!("all {} terms", self.terms(&axes, input)), found));
         }
         let channels = self.whole_channels(&v.output, Some(layer.output))?;
         let first = u64::from(v.output.origin[0]) * channels + u64::from(v.output.origin[1]);
@@ -102,28 +102,28 @@ impl Walk<'_> {
         if (first, sizes(&v.output)) != (place.kept, place.count) || !contiguous {
             let found = format_args!("{} from {first} on", sizes(&v.output));
             let expected = format_args!("{} elements from {} on", place.count, place.kept);
-            return Err(Rule::SamePixels.broken(expected, found).of(Operand::Output));
+            return Err(Rule::SamePixels.violation(expected, found).of_operand(Operand::Output));
         }
         let (rows, columns) = (0..v.output.rows, 0..v.output.width);
         self.produce(&v.output, Some(layer.output), rows, columns, 0..v.output.channels)
     }
 
     /// The layer's operand and reduced axes, after comparing what the instruction repeats of it.
-    fn reduces(&self, op: &VectorOp, layer: &Layer) -> Result<(TensorId, Vec<u32>), Fault> {
+    fn check_reduction(&self, op: &VectorOp, layer: &Layer) -> Result<(TensorId, Vec<u32>), Fault> {
         let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else {
-            return Err(Rule::Operator.broken("a graph", "none"));
+            return Err(Rule::Operator.violation("a graph", "none"));
         };
         let zero = |id: TensorId| graph.tensor(id).zero_point();
         let (agrees, input, axes) = match &layer.op {
             Op::Reduce { input, kind, requant, axes } => {
                 let agrees = match (op, requant) {
                     (VectorOp::Reduce { kind: k, input_zero, scaling, .. }, Arithmetic::Fixed(requant)) => {
-                        k == kind && *input_zero == zero(*input) && scales(scaling, requant).is_ok()
+                        k == kind && *input_zero == zero(*input) && check_scaling(scaling, requant).is_ok()
                     }
                     (
                         VectorOp::Float { function: FloatFunction::Reduce { kind: k, divisor, .. }, output },
                         Arithmetic::Float(reduction),
-                    ) => k == kind && *divisor == reduction.divisor && finishes(output, &reduction.finish),
+                    ) => k == kind && *divisor == reduction.divisor && same_finish(output, &reduction.finish),
                     _ => false,
                 };
                 (agrees, *input, axes.clone())
@@ -146,15 +146,17 @@ impl Walk<'_> {
                         VectorOp::Float { function: FloatFunction::Reduce { kind, divisor, .. }, output },
                         Arithmetic::Float(finish),
                     ) => {
-                        *kind == ReduceKind::Sum && divisor.get() == f64::from(area as f32) && finishes(output, finish)
+                        *kind == ReduceKind::Sum
+                            && divisor.get() == f64::from(area as f32)
+                            && same_finish(output, finish)
                     }
                     _ => false,
                 };
                 (agrees && whole, *input, vec![1, 2])
             }
-            other => return Err(Rule::Operator.broken(other.name(), "a reduction")),
+            other => return Err(Rule::Operator.violation(other.name(), "a reduction")),
         };
-        Rule::Descriptor.holds(agrees, format_args!("{:?}", layer.op), format_args!("{op:?}"))?;
+        Rule::Descriptor.require(agrees, format_args!("{:?}", layer.op), format_args!("{op:?}"))?;
         Ok((input, axes))
     }
 
@@ -166,7 +168,7 @@ impl Walk<'_> {
 
     /// Finds the stretch in the layer's operand: single indices, then a range, then everything.
     fn place_of(&self, view: &View, claim: &Claim<'_>, input: TensorId, axes: &[u32]) -> Result<Place, Fault> {
-        let wrong = |what: &str| Rule::Stretches.broken("a box of the operand", format_args!("one that {what}"));
+        let wrong = |what: &str| Rule::Stretches.violation("a box of the operand", format_args!("one that {what}"));
         let Some(e) = &self.expectation else { return Err(wrong("is none")) };
         let shape: Vec<u64> = e.graph.tensor(input).shape.iter().map(|&n| n as u64).collect();
         let channels = self.whole_channels(view, Some(input))?;
@@ -227,9 +229,9 @@ impl Walk<'_> {
     fn running_bytes(&self, view: &View, place: &Place) -> Result<(u64, u64), Fault> {
         if view.rows * view.width != 1 || u64::from(view.channels) != place.count {
             let found = format_args!("{} x {} x {}", view.rows, view.width, view.channels);
-            return Err(Rule::Terms.broken(format_args!("{} running results in one pixel", place.count), found));
+            return Err(Rule::Terms.violation(format_args!("{} running results in one pixel", place.count), found));
         }
-        self.holds(view, 0)?;
+        self.require_row(view, 0)?;
         let start = view.pixel_address(0, 0, self.machine().word());
         Ok((start, start + view.payload() as u64))
     }

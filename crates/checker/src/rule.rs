@@ -1,4 +1,4 @@
-//! What can be wrong with a program: one variant per rule, and who breaks it with what.
+//! The rules of programs, one variant each, and their violations.
 
 use std::fmt::Display;
 
@@ -226,9 +226,9 @@ pub struct Violation {
     pub operand: Option<Operand>,
     /// The rule.
     pub rule: Rule,
-    /// What the rule asks for.
+    /// The value the rule requires.
     pub expected: String,
-    /// What the program has.
+    /// The value in the program.
     pub found: String,
 }
 
@@ -246,7 +246,7 @@ impl Display for Violation {
 
 /// A broken rule, before it is known by which instruction.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Broken {
+pub(crate) struct UnlocatedViolation {
     pub(crate) rule: Rule,
     operand: Option<Operand>,
     expected: String,
@@ -254,17 +254,17 @@ pub(crate) struct Broken {
 }
 
 /// Boxed: a walk makes millions of results, and next to none of them is an error.
-pub(crate) type Fault = Box<Broken>;
+pub(crate) type Fault = Box<UnlocatedViolation>;
 
-impl Broken {
+impl UnlocatedViolation {
     /// The violation by an instruction, or by the program.
-    pub(crate) fn by(self, instruction: Option<usize>) -> Violation {
+    pub(crate) fn at_instruction(self, instruction: Option<usize>) -> Violation {
         let Self { rule, operand, expected, found } = self;
         Violation { instruction, operand, rule, expected, found }
     }
 
     /// The same, of an operand unless one is named already.
-    pub(crate) fn of(mut self: Box<Self>, operand: Operand) -> Box<Self> {
+    pub(crate) fn of_operand(mut self: Box<Self>, operand: Operand) -> Box<Self> {
         self.operand.get_or_insert(operand);
         self
     }
@@ -332,30 +332,30 @@ impl Rule {
         Self::Parts,
     ];
 
-    pub(crate) fn broken(self, expected: impl Display, found: impl Display) -> Fault {
-        let text = |value: &dyn Display| shown(value.to_string());
-        Box::new(Broken { rule: self, operand: None, expected: text(&expected), found: text(&found) })
+    pub(crate) fn violation(self, expected: impl Display, found: impl Display) -> Fault {
+        let text = |value: &dyn Display| truncated(value.to_string());
+        Box::new(UnlocatedViolation { rule: self, operand: None, expected: text(&expected), found: text(&found) })
     }
 
     /// Nothing, where two are equal; else the rule, broken.
-    pub(crate) fn equal<T: PartialEq + std::fmt::Debug>(
+    pub(crate) fn require_equal<T: PartialEq + std::fmt::Debug>(
         self,
         what: impl Display,
         expected: &T,
         found: &T,
     ) -> Result<(), Fault> {
         let same = expected == found;
-        self.holds(same, format_args!("{what} {expected:?}"), format_args!("{found:?}"))
+        self.require(same, format_args!("{what} {expected:?}"), format_args!("{found:?}"))
     }
 
     /// Nothing, where something holds; else the rule, broken.
-    pub(crate) fn holds(self, condition: bool, expected: impl Display, found: impl Display) -> Result<(), Fault> {
-        if condition { Ok(()) } else { Err(self.broken(expected, found)) }
+    pub(crate) fn require(self, condition: bool, expected: impl Display, found: impl Display) -> Result<(), Fault> {
+        if condition { Ok(()) } else { Err(self.violation(expected, found)) }
     }
 }
 
 /// Text, cut where it is long.
-fn shown(text: String) -> String {
+fn truncated(text: String) -> String {
     match text.char_indices().nth(300) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,

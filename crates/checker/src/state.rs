@@ -19,13 +19,13 @@ use crate::rule::{Fault, Operand, Rule};
 /// Checks that the states are the graph's, and have a place of their own; where that is.
 pub(crate) fn states(graph: Option<&Graph>, program: &Program) -> Result<Vec<StateRegion>, Fault> {
     if let Some(graph) = graph {
-        Rule::State.equal("states", &graph.states, &program.states)?;
+        Rule::State.require_equal("states", &graph.states, &program.states)?;
     }
     let mut found: Vec<StateRegion> = Vec::new();
     for (number, (declared, region)) in program.states.iter().zip(program.state_regions()).enumerate() {
         let behind = format_args!("an output behind the rows of its input, as long as those of the first state");
         let sound = region.filter(|region| found.first().is_none_or(|first| first.past == region.past));
-        let Some(region) = sound else { return Err(Rule::State.broken(behind, format_args!("state {number}"))) };
+        let Some(region) = sound else { return Err(Rule::State.violation(behind, format_args!("state {number}"))) };
         let own =
             |ports: &[Port], own: u32, port: &Port| ports.get(own as usize).is_some_and(|own| std::ptr::eq(own, port));
         for port in program.inputs.iter().chain(&program.outputs) {
@@ -34,8 +34,8 @@ pub(crate) fn states(graph: Option<&Graph>, program: &Program) -> Result<Vec<Sta
             let inside = matches!(port.view.space, Space::Ddr(space) if region.overlaps(space, start, end));
             let is_own = own(&program.inputs, declared.input, port) || own(&program.outputs, declared.output, port);
             Rule::State
-                .holds(!inside || is_own, "ports outside the states of others", format_args!("{:?}", port.view))
-                .map_err(|fault| fault.of(Operand::Port(port.name.clone())))?;
+                .require(!inside || is_own, "ports outside the states of others", format_args!("{:?}", port.view))
+                .map_err(|fault| fault.of_operand(Operand::Port(port.name.clone())))?;
         }
         found.push(region);
     }
@@ -45,7 +45,7 @@ pub(crate) fn states(graph: Option<&Graph>, program: &Program) -> Result<Vec<Sta
 /// Checks that an instruction does with states what has a meaning at every position.
 pub(crate) fn instruction(regions: &[StateRegion], instruction: &Instruction, word: usize) -> Result<(), Fault> {
     let used = !state::is_misused(regions, &instruction.work, word);
-    Rule::State.holds(
+    Rule::State.require(
         used,
         "loads of a past, or transfers of an output, to or from the cache",
         "other bytes of a state",

@@ -11,7 +11,7 @@ use crate::contents::{Actor, Tokens};
 
 /// Bytes up to `end`: of each unit the last instruction that wrote or read them.
 #[derive(Clone, Copy, Default)]
-struct Touched {
+struct AccessSet {
     end: u64,
     writers: Tokens,
     readers: Tokens,
@@ -20,9 +20,9 @@ struct Touched {
 /// Who touched which bytes last. Older accesses need not be kept: the last writer could not begin before they were over.
 #[derive(Clone, Default)]
 pub(crate) struct Stretches {
-    spaces: BTreeMap<Space, BTreeMap<u64, Touched>>,
+    spaces: BTreeMap<Space, BTreeMap<u64, AccessSet>>,
     /// Stretches that were read or replaced.
-    visited: u64,
+    access_count: u64,
 }
 
 impl Stretches {
@@ -33,10 +33,10 @@ impl Stretches {
         split(memory, stretch.end);
         fill(memory, stretch);
         let mut needed = Tokens::default();
-        for touched in memory.range_mut(stretch.start..stretch.end).map(|(_, touched)| touched) {
-            self.visited += 1;
-            join(&mut needed, &touched.writers);
-            touched.readers[reader.unit] = reader.number;
+        for accesses in memory.range_mut(stretch.start..stretch.end).map(|(_, touched)| touched) {
+            self.access_count += 1;
+            join(&mut needed, &accesses.writers);
+            accesses.readers[reader.unit] = reader.number;
         }
         needed
     }
@@ -48,20 +48,20 @@ impl Stretches {
         split(memory, stretch.end);
         let mut needed = Tokens::default();
         let covered: Vec<u64> = memory.range(stretch.start..stretch.end).map(|(&start, _)| start).collect();
-        self.visited += covered.len() as u64;
-        for touched in covered.iter().filter_map(|start| memory.remove(start)) {
-            join(&mut needed, &touched.writers);
-            join(&mut needed, &touched.readers);
+        self.access_count += covered.len() as u64;
+        for accesses in covered.iter().filter_map(|start| memory.remove(start)) {
+            join(&mut needed, &accesses.writers);
+            join(&mut needed, &accesses.readers);
         }
-        let mut own = Touched { end: stretch.end, ..Touched::default() };
+        let mut own = AccessSet { end: stretch.end, ..AccessSet::default() };
         own.writers[writer.unit] = writer.number;
         memory.insert(stretch.start, own);
         needed
     }
 
     /// How many stretches were read or replaced until now.
-    pub(crate) fn visited(&self) -> u64 {
-        self.visited
+    pub(crate) fn access_count(&self) -> u64 {
+        self.access_count
     }
 }
 
@@ -72,30 +72,30 @@ fn join(needed: &mut Tokens, others: &Tokens) {
 }
 
 /// Makes a border at `at`.
-fn split(memory: &mut BTreeMap<u64, Touched>, at: u64) {
-    if let Some((_, touched)) = memory.range_mut(..at).next_back()
-        && touched.end > at
+fn split(memory: &mut BTreeMap<u64, AccessSet>, at: u64) {
+    if let Some((_, accesses)) = memory.range_mut(..at).next_back()
+        && accesses.end > at
     {
-        let tail = *touched;
-        touched.end = at;
+        let tail = *accesses;
+        accesses.end = at;
         memory.insert(at, tail);
     }
 }
 
 /// Puts bytes nobody has touched into the gaps of a stretch between borders.
-fn fill(memory: &mut BTreeMap<u64, Touched>, stretch: &Stretch) {
+fn fill(memory: &mut BTreeMap<u64, AccessSet>, stretch: &Stretch) {
     let mut gaps = Vec::new();
     let mut at = stretch.start;
-    for (&start, touched) in memory.range(stretch.start..stretch.end) {
+    for (&start, accesses) in memory.range(stretch.start..stretch.end) {
         if start > at {
             gaps.push((at, start));
         }
-        at = touched.end;
+        at = accesses.end;
     }
     if at < stretch.end {
         gaps.push((at, stretch.end));
     }
-    memory.extend(gaps.into_iter().map(|(start, end)| (start, Touched { end, ..Touched::default() })));
+    memory.extend(gaps.into_iter().map(|(start, end)| (start, AccessSet { end, ..AccessSet::default() })));
 }
 
 #[cfg(test)]

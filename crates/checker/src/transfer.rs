@@ -15,7 +15,7 @@ impl Walk<'_> {
         let runs = transfer.counts.map(u128::from);
         let (all, most) =
             (runs[0] * runs[1] * u128::from(transfer.bytes), format_args!("at most {filled} bytes moved"));
-        Rule::Limits.holds(all <= u128::from(filled), most, all)?;
+        Rule::Limits.require(all <= u128::from(filled), most, all)?;
         for (ddr, local) in transfer.runs() {
             let bytes = u64::from(transfer.bytes);
             let ((from_space, from), (to_space, to)) = match transfer.direction {
@@ -25,13 +25,13 @@ impl Walk<'_> {
             if transfer.direction == Direction::Store {
                 let constants = self.program.constants.get(usize::from(transfer.ddr_space)).map_or(0, |c| c.len());
                 let behind = format_args!("a store behind {constants:#x}");
-                Rule::ConstantsKept.holds(to >= constants as u64, behind, format_args!("{to:#x}"))?;
+                Rule::ConstantsKept.require(to >= constants as u64, behind, format_args!("{to:#x}"))?;
             }
             // What is undefined at the source wipes out what the destination held.
             let mut done = from;
             let pieces = self.load(from_space, from, from + bytes)?;
             if pieces.is_empty() && bytes > 0 {
-                return Err(Rule::Undefined.broken("something to move", format_args!("nothing from {from:#x} on")));
+                return Err(Rule::Undefined.violation("something to move", format_args!("nothing from {from:#x} on")));
             }
             for piece in pieces {
                 let at = to + (piece.start - from);

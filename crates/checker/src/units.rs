@@ -9,7 +9,7 @@ use crate::rule::{Fault, Rule};
 pub(crate) fn executes(instruction: &Instruction) -> Result<(), Fault> {
     let (able, name) = able(&instruction.work);
     let unit = instruction.unit;
-    Rule::Unit.holds(able.contains(&unit), format_args!("work of {}", unit.name()), format_args!("a {name}"))
+    Rule::Unit.require(able.contains(&unit), format_args!("work of {}", unit.name()), format_args!("a {name}"))
 }
 
 /// The units that execute some work, and its name.

@@ -9,7 +9,7 @@ use tpuflow_ir::op::{Exponentials, Norm, Slopes};
 use tpuflow_ir::{Descriptor, Finish, Layer, Op, Requant, TensorId, View};
 
 use crate::contents::{Element, Value};
-use crate::matrix::finishes;
+use crate::matrix::same_finish;
 use crate::rule::{Fault, Operand, Rule};
 use crate::walk::Walk;
 
@@ -17,7 +17,7 @@ impl Walk<'_> {
     pub(crate) fn vector(&mut self, v: &Vector, layer: Option<&Layer>) -> Result<(), Fault> {
         let program = self.program;
         let Some(Descriptor::Vector(op)) = program.descriptors.get(v.descriptor.index()) else {
-            return Err(Rule::DescriptorKind.broken("that of elements", v.descriptor.0));
+            return Err(Rule::DescriptorKind.violation("that of elements", v.descriptor.0));
         };
         match op {
             VectorOp::Move { dims, input_strides, input_offset, output_strides, output_offset, rescale } => {
@@ -33,7 +33,7 @@ impl Walk<'_> {
                 self.transport(v, &nest, from, to, rescale.as_ref(), layer)
             }
             VectorOp::Gather { extent, inner, indices, .. } => {
-                self.all_defined(&v.inputs[0]).map_err(|fault| fault.of(Operand::Input(0)))?;
+                self.require_pixels_defined(&v.inputs[0]).map_err(|fault| fault.of_operand(Operand::Input(0)))?;
                 let count = indices.len() as u32;
                 for row in v.first_row..v.first_row + v.rows {
                     let source = (row / count) * extent + indices[(row % count) as usize];
@@ -50,11 +50,13 @@ impl Walk<'_> {
                     {
                         Value::number(*number, v.output.dtype, 0)
                     }
-                    _ => return Err(Rule::ElementTypes.broken("a fill with floats as they are", "one that computes")),
+                    _ => {
+                        return Err(Rule::ElementTypes.violation("a fill with floats as they are", "one that computes"));
+                    }
                 };
                 let word = self.machine().word();
                 for row in v.first_row..v.first_row + v.rows {
-                    self.holds(&v.output, row)?;
+                    self.require_row(&v.output, row)?;
                     let start = v.output.pixel_address(row, 0, word);
                     if v.output.payload() == v.output.pixel_bytes as usize {
                         let bytes = u64::from(v.output.width) * u64::from(v.output.pixel_bytes);
@@ -71,14 +73,14 @@ impl Walk<'_> {
             _ if op.reduces() => self.reduction(op, v, layer),
             _ => {
                 let operands = match layer {
-                    Some(layer) => Some(self.computed(op, v, layer)?),
+                    Some(layer) => Some(self.check_layer(op, v, layer)?),
                     None => None,
                 };
                 self.operands(op, v, operands.as_deref(), layer.map(|l| l.output))?;
                 self.in_place = elementwise(op)
                     && v.inputs
                         .iter()
-                        .all(|view| apart(view, &v.output, self.machine().word()) || same_place(view, &v.output));
+                        .all(|view| is_disjoint(view, &v.output, self.machine().word()) || same_place(view, &v.output));
                 let rows = v.first_row..v.first_row + v.rows;
                 let (width, channels) = (0..v.output.width, 0..v.output.channels);
                 self.produce(&v.output, layer.map(|l| l.output), rows, width, channels)
@@ -87,7 +89,7 @@ impl Walk<'_> {
     }
 
     /// The operands of the layer, in the order of the instruction, after comparing descriptor and parameters with it.
-    fn computed(&mut self, op: &VectorOp, v: &Vector, layer: &Layer) -> Result<Vec<TensorId>, Fault> {
+    fn check_layer(&mut self, op: &VectorOp, v: &Vector, layer: &Layer) -> Result<Vec<TensorId>, Fault> {
         let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return Ok(vec![]) };
         let zero = |id: TensorId| graph.tensor(id).zero_point();
         let (agrees, operands) = match (op, &layer.op) {
@@ -98,17 +100,17 @@ impl Walk<'_> {
                 kind == k
                     && *zeros == [zero(*a), zero(*b)]
                     && *factors == [*ka, *kb]
-                    && scales(scaling, requant).is_ok(),
+                    && check_scaling(scaling, requant).is_ok(),
                 vec![*a, *b],
             ),
             (VectorOp::Table(shape), Op::Unary { input, function: Fixed(table) }) => {
                 let bytes = self.vector_parameters(v, shape.entries as usize * 4)?;
                 let entries = graph.tensor(table.entries).constant.as_deref();
-                Rule::Parameters.equal("entries", &entries, &Some(&bytes[..]))?;
+                Rule::Parameters.require_equal("entries", &entries, &Some(&bytes[..]))?;
                 ((shape.lo, shape.hi) == (table.lo, table.hi), vec![*input])
             }
             (VectorOp::Rescale { input_zero, scaling }, Op::Rescale { input, requant: Fixed(requant) }) => {
-                (*input_zero == zero(*input) && scales(scaling, requant).is_ok(), vec![*input])
+                (*input_zero == zero(*input) && check_scaling(scaling, requant).is_ok(), vec![*input])
             }
             (VectorOp::PRelu { input_zero, positive, per_channel }, Op::PRelu { input, slopes: Fixed(slopes) }) => {
                 let Slopes { positive: requant, negative_multiplier, negative_shift } = slopes;
@@ -122,8 +124,12 @@ impl Walk<'_> {
                         && negative_shift.get(first + i) == Some(&s.shift)
                 });
                 let agrees = *per_channel == (negative_multiplier.len() > 1) || negative_multiplier.len() == 1;
-                Rule::Parameters.holds(slopes, format_args!("slopes of {:?}", layer.op), format_args!("{bytes:?}"))?;
-                (agrees && *input_zero == zero(*input) && scales(positive, requant).is_ok(), vec![*input])
+                Rule::Parameters.require(
+                    slopes,
+                    format_args!("slopes of {:?}", layer.op),
+                    format_args!("{bytes:?}"),
+                )?;
+                (agrees && *input_zero == zero(*input) && check_scaling(positive, requant).is_ok(), vec![*input])
             }
             (
                 VectorOp::Softmax { coefficient, scaling },
@@ -136,7 +142,7 @@ impl Walk<'_> {
                 (agrees, std::iter::once(*input).chain(*mask).collect())
             }
             (VectorOp::LayerNorm { .. }, Op::LayerNorm { input, .. }) => {
-                (self.norm_agrees(op, v, &layer.op)?, vec![*input])
+                (self.has_norm_parameters(op, v, &layer.op)?, vec![*input])
             }
             (VectorOp::ArgMax { largest, select_last }, Op::ArgMax { input, largest: l, select_last: s }) => {
                 ((largest, select_last) == (l, s), vec![*input])
@@ -147,29 +153,29 @@ impl Walk<'_> {
             (VectorOp::Select, Op::Select { condition, a, b }) => (true, vec![*condition, *a, *b]),
             (VectorOp::Float { function, output }, _) => {
                 let Some((finish, operands)) = self.float(function, v, layer)? else {
-                    return Err(Rule::Descriptor.broken(format_args!("{:?}", layer.op), format_args!("{op:?}")));
+                    return Err(Rule::Descriptor.violation(format_args!("{:?}", layer.op), format_args!("{op:?}")));
                 };
-                (finishes(output, finish), operands)
+                (same_finish(output, finish), operands)
             }
             (VectorOp::Quantize { scale, codes }, Op::Quantize { input, scale: s, zero_point, lo, hi }) => {
                 (scale == s && (codes.zero_point, codes.lo, codes.hi) == (*zero_point, *lo, *hi), vec![*input])
             }
             _ => (false, vec![]),
         };
-        Rule::Descriptor.holds(agrees, format_args!("{:?}", layer.op), format_args!("{op:?}"))?;
-        Rule::Operands.equal("operands,", &operands.len(), &v.inputs.len())?;
-        self.vector_stands(v, &layer.op).map_err(|fault| fault.of(Operand::Parameters))?;
+        Rule::Descriptor.require(agrees, format_args!("{:?}", layer.op), format_args!("{op:?}"))?;
+        Rule::Operands.require_equal("operands,", &operands.len(), &v.inputs.len())?;
+        self.require_vector_constants(v, &layer.op).map_err(|fault| fault.of_operand(Operand::Parameters))?;
         Ok(operands)
     }
 
-    /// What the parameters of a layer stand for, once they are known to be its own.
-    fn vector_stands(&mut self, v: &Vector, op: &Op) -> Result<(), Fault> {
+    /// Requires the constants behind the parameters of a layer, once they are known to be its own.
+    fn require_vector_constants(&mut self, v: &Vector, op: &Op) -> Result<(), Fault> {
         let channels = v.output.channels as usize;
         match op {
             Op::Unary { function: Fixed(table), .. } => {
                 let Some(e) = &self.expectation else { return Ok(()) };
                 let bytes = e.graph.tensor(table.entries).bytes();
-                self.table_stands(v.parameters, bytes, table.entries)
+                self.require_table(v.parameters, bytes, table.entries)
             }
             Op::PRelu { slopes, .. } => {
                 let (count, size) = match slopes {
@@ -177,12 +183,14 @@ impl Walk<'_> {
                     Float(slopes) => (slopes.negative.len(), 4),
                 };
                 let first = if count > 1 { v.output.origin[1] as usize * size } else { 0 };
-                self.parameters_stand(v.parameters, size * if count > 1 { channels } else { 1 }, first)
+                self.require_parameters(v.parameters, size * if count > 1 { channels } else { 1 }, first)
             }
             Op::LayerNorm { norm: Fixed(_), .. } => {
-                self.parameters_stand(v.parameters, NormParameters::BYTES * channels, 0)
+                self.require_parameters(v.parameters, NormParameters::BYTES * channels, 0)
             }
-            Op::LayerNorm { norm: Float(_), .. } => self.parameters_stand(v.parameters, FLOAT_NORM_BYTES * channels, 0),
+            Op::LayerNorm { norm: Float(_), .. } => {
+                self.require_parameters(v.parameters, FLOAT_NORM_BYTES * channels, 0)
+            }
             _ => Ok(()),
         }
     }
@@ -217,7 +225,7 @@ impl Walk<'_> {
                 let same = expected.is_some_and(|expected| {
                     expected.iter().map(|slope| slope.get() as f32).map(f32::to_bits).eq(found.iter().copied())
                 });
-                Rule::Parameters.holds(same, format_args!("slopes {expected:?}"), format_args!("{found:?}"))?;
+                Rule::Parameters.require(same, format_args!("slopes {expected:?}"), format_args!("{found:?}"))?;
                 let agrees = *per_channel == (slopes.negative.len() > 1);
                 agrees.then(|| (&slopes.finish, vec![*input]))
             }
@@ -231,7 +239,7 @@ impl Walk<'_> {
                 let found = singles(&self.vector_parameters(v, FLOAT_NORM_BYTES * v.output.channels as usize)?);
                 let bits = |id: TensorId| graph.tensor(id).f32s().into_iter().map(f32::to_bits);
                 let same = bits(*gamma).zip(bits(*beta)).flat_map(|(gamma, beta)| [gamma, beta]).eq(found);
-                Rule::Parameters.holds(same, "gamma and beta of the layer", "others")?;
+                Rule::Parameters.require(same, "gamma and beta of the layer", "others")?;
                 let agrees = center == c && *epsilon == norm.epsilon;
                 agrees.then(|| (&norm.finish, vec![*input]))
             }
@@ -239,7 +247,7 @@ impl Walk<'_> {
         })
     }
 
-    fn norm_agrees(&mut self, op: &VectorOp, v: &Vector, layer: &Op) -> Result<bool, Fault> {
+    fn has_norm_parameters(&mut self, op: &VectorOp, v: &Vector, layer: &Op) -> Result<bool, Fault> {
         let bytes = self.vector_parameters(v, NormParameters::BYTES * v.output.channels as usize)?;
         let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return Ok(true) };
         let (
@@ -257,14 +265,14 @@ impl Walk<'_> {
                     && betas.get(i) == Some(&p.beta)
                     && (i32::from(p.multiplier), p.shift) == requant.of(i)
             });
-        Rule::Parameters.holds(parameters, "gamma, beta and factors of the layer", "others")?;
+        Rule::Parameters.require(parameters, "gamma, beta and factors of the layer", "others")?;
         Ok((center, epsilon, *normalize) == (c, e, (*multiplier, *shift))
             && *input_zero == graph.tensor(*input).zero_point()
             && (codes.zero_point, codes.lo, codes.hi) == (requant.zero_point, requant.lo, requant.hi))
     }
 
     fn vector_parameters(&mut self, v: &Vector, bytes: usize) -> Result<Vec<u8>, Fault> {
-        self.parameters(v.parameters, bytes).map_err(|fault| fault.of(Operand::Parameters))
+        self.parameters(v.parameters, bytes).map_err(|fault| fault.of_operand(Operand::Parameters))
     }
 
     /// Reads what a computing instruction needs, row by row.
@@ -276,7 +284,8 @@ impl Walk<'_> {
         output: Option<TensorId>,
     ) -> Result<(), Fault> {
         for (i, view) in v.inputs.iter().enumerate() {
-            self.operand(op, v, view, operands.map(|o| o[i]), output).map_err(|fault| fault.of(Operand::Input(i)))?;
+            self.operand(op, v, view, operands.map(|o| o[i]), output)
+                .map_err(|fault| fault.of_operand(Operand::Input(i)))?;
         }
         Ok(())
     }
@@ -296,29 +305,29 @@ impl Walk<'_> {
                 | VectorOp::ArgMax { .. }
                 | VectorOp::Float { function: FloatFunction::Softmax | FloatFunction::LayerNorm { .. }, .. }
         );
-        if whole_pixels && !self.is_expanded(view, tensor) {
+        if whole_pixels && !self.repeats_pixels(view, tensor) {
             self.all_channels(view, tensor)?;
         }
         let rows = v.first_row..v.first_row + v.rows;
         match op {
             VectorOp::ArgMax { .. } => {
                 let found = (view.rows, view.width, v.output.channels);
-                Rule::Geometry.equal("one index per pixel,", &(v.output.rows, v.output.width, 1), &found)?;
-                self.index_of_its_pixel(view, &v.output, output)?;
+                Rule::Geometry.require_equal("one index per pixel,", &(v.output.rows, v.output.width, 1), &found)?;
+                self.check_pixel_index(view, &v.output, output)?;
                 self.consume(view, tensor, rows, 0..view.width, 0..view.channels)
             }
             VectorOp::ResizeLinear { rows: taps, columns } => {
                 self.true_geometry(view, tensor)?;
                 self.true_geometry(&v.output, output)?;
-                self.same_channels(view, &v.output, tensor.zip(output))?;
+                self.check_channels(view, &v.output, tensor.zip(output))?;
                 let sizes = (taps.len(), columns.len());
-                Rule::Geometry.equal("taps", &(v.output.height as usize, v.output.width as usize), &sizes)?;
+                Rule::Geometry.require_equal("taps", &(v.output.height as usize, v.output.width as usize), &sizes)?;
                 for row in rows {
                     let (image, y) = (row / v.output.height, row % v.output.height);
                     let tap = taps[y as usize];
                     for line in [tap.first, tap.second] {
                         let inside = format_args!("one of {} lines", view.height);
-                        Rule::Extent.holds(line < view.height, inside, line)?;
+                        Rule::Extent.require(line < view.height, inside, line)?;
                         let line = image * view.height + line;
                         self.consume(view, tensor, line..line + 1, 0..view.width, 0..view.channels)?;
                     }
@@ -326,10 +335,10 @@ impl Walk<'_> {
                 Ok(())
             }
             _ => {
-                self.same_channels(view, &v.output, tensor.zip(output))?;
+                self.check_channels(view, &v.output, tensor.zip(output))?;
                 for row in rows {
-                    if self.is_expanded(view, tensor) {
-                        self.expanded_row(view, &v.output, row, tensor.zip(output))?;
+                    if self.repeats_pixels(view, tensor) {
+                        self.check_repeated_row(view, &v.output, row, tensor.zip(output))?;
                         continue;
                     }
                     let line = self.same_row(view, &v.output, row, tensor.zip(output))?;
@@ -341,20 +350,20 @@ impl Walk<'_> {
     }
 
     /// Element `i` of a result with one index per pixel must be that of pixel `i`.
-    fn index_of_its_pixel(&self, view: &View, output: &View, result: Option<TensorId>) -> Result<(), Fault> {
+    fn check_pixel_index(&self, view: &View, output: &View, result: Option<TensorId>) -> Result<(), Fault> {
         if result.is_none() || self.expectation.is_none() {
             return Ok(());
         }
         let whole = self.whole_channels(output, result)?;
         let apart = whole == 1 || output.rows * output.width == 1;
-        Rule::Channels.holds(apart, "one index per pixel", format_args!("{whole} channels"))?;
+        Rule::Channels.require(apart, "one index per pixel", format_args!("{whole} channels"))?;
         let first = u64::from(output.origin[0]) * whole + u64::from(output.origin[1]);
-        Rule::SamePixels.equal("first pixel", &first, &u64::from(view.origin[0]))
+        Rule::SamePixels.require_equal("first pixel", &first, &u64::from(view.origin[0]))
     }
 
     /// An operand of an operator that works element by element shows the result's channels, or the single one that serves all.
     /// Pixels must be the tensors' own, but where neither is broadcast both may be shown in the same other shape.
-    fn same_channels(&self, view: &View, output: &View, tensors: Option<(TensorId, TensorId)>) -> Result<(), Fault> {
+    fn check_channels(&self, view: &View, output: &View, tensors: Option<(TensorId, TensorId)>) -> Result<(), Fault> {
         let Some((graph, (tensor, result))) = self.expectation.as_ref().map(|e| e.graph).zip(tensors) else {
             return Ok(());
         };
@@ -362,26 +371,26 @@ impl Walk<'_> {
         let shown = |view: &View| (view.channels, view.origin[1]);
         let what = "channels, the first";
         if operand.elements() == 1 {
-            return Rule::Channels.equal(what, &(1, 0), &shown(view));
+            return Rule::Channels.require_equal(what, &(1, 0), &shown(view));
         }
         if operand.elements() == of.elements() {
             let pixels = (self.whole_channels(output, Some(result))?, self.whole_channels(view, Some(tensor))?);
-            Rule::Pixels.equal("channels of a pixel,", &pixels.0, &pixels.1)?;
-            return Rule::Channels.equal(what, &shown(output), &shown(view));
+            Rule::Pixels.require_equal("channels of a pixel,", &pixels.0, &pixels.1)?;
+            return Rule::Channels.require_equal(what, &shown(output), &shown(view));
         }
         self.true_pixels(output, Some(result))?;
         let last = |shape: &[usize]| shape.last().copied().unwrap_or(1);
         if last(&operand.shape) == 1 && last(&of.shape) != 1 {
-            return Rule::Channels.equal(what, &(1, 0), &shown(view));
+            return Rule::Channels.require_equal(what, &(1, 0), &shown(view));
         }
-        if !self.is_expanded(view, Some(tensor)) {
+        if !self.repeats_pixels(view, Some(tensor)) {
             self.true_pixels(view, Some(tensor))?;
         }
-        Rule::Channels.equal(what, &shown(output), &shown(view))
+        Rule::Channels.require_equal(what, &shown(output), &shown(view))
     }
 
     /// Whether a view has more pixels than its tensor: an operand already repeated along axes that no view can repeat.
-    fn is_expanded(&self, view: &View, tensor: Option<TensorId>) -> bool {
+    fn repeats_pixels(&self, view: &View, tensor: Option<TensorId>) -> bool {
         let Some((graph, id)) = self.expectation.as_ref().map(|e| e.graph).zip(tensor) else { return false };
         let info = graph.tensor(id);
         let elements = u64::from(view.rows) * u64::from(view.width) * u64::from(view.channels);
@@ -389,7 +398,7 @@ impl Walk<'_> {
     }
 
     /// Every pixel of the operand row that an output row reads must be the one broadcasting asks for.
-    fn expanded_row(
+    fn check_repeated_row(
         &mut self,
         view: &View,
         output: &View,
@@ -401,9 +410,11 @@ impl Walk<'_> {
             return Ok(());
         };
         if view.dtype != graph.tensor(tensor).dtype {
-            return Err(Rule::Tensor.broken(format_args!("{:?}", graph.tensor(tensor).dtype), format_args!("{view:?}")));
+            return Err(
+                Rule::Tensor.violation(format_args!("{:?}", graph.tensor(tensor).dtype), format_args!("{view:?}"))
+            );
         }
-        self.holds(view, line)?;
+        self.require_row(view, line)?;
         let (from, to) = (&graph.tensor(tensor).shape, &graph.tensor(result).shape);
         let (word, payload) = (self.machine().word(), view.payload() as u64);
         for column in 0..output.width {
@@ -411,7 +422,7 @@ impl Walk<'_> {
             let start = view.pixel_address(line, if view.width == 1 { 0 } else { column }, word);
             let pieces = self.load(view.space, start, start + payload)?;
             let expected = Element::dense(tensor.0, broadcast_pixel(to, from, pixel) * payload);
-            self.same_values(&pieces, start, payload, expected)?;
+            self.require_elements(&pieces, start, payload, expected)?;
         }
         Ok(())
     }
@@ -433,7 +444,7 @@ impl Walk<'_> {
             || !fits(images, out_images)
         {
             return Err(
-                Rule::SamePixels.broken(format_args!("what broadcasts to {output:?}"), format_args!("{view:?}"))
+                Rule::SamePixels.violation(format_args!("what broadcasts to {output:?}"), format_args!("{view:?}"))
             );
         }
         let line = (if images == 1 { 0 } else { image }) * view.height + if view.height == 1 { 0 } else { y };
@@ -446,7 +457,7 @@ impl Walk<'_> {
                 let pixel = u64::from(output.origin[0]) + u64::from(row) * u64::from(output.width) + u64::from(column);
                 let x = if view.width == 1 { 0 } else { column };
                 let shown = u64::from(view.origin[0]) + u64::from(line) * u64::from(view.width) + u64::from(x);
-                Rule::SamePixels.equal("pixel", &broadcast_pixel(to, from, pixel), &shown)?;
+                Rule::SamePixels.require_equal("pixel", &broadcast_pixel(to, from, pixel), &shown)?;
             }
         }
         Ok(line)
@@ -470,7 +481,7 @@ fn elementwise(op: &VectorOp) -> bool {
 }
 
 /// Whether the bytes of two views lie apart.
-pub(crate) fn apart(one: &View, other: &View, word: usize) -> bool {
+pub(crate) fn is_disjoint(one: &View, other: &View, word: usize) -> bool {
     let end = |view: &View| view.address + view.bytes(word);
     one.space != other.space || end(one) <= other.address || end(other) <= one.address
 }
@@ -482,11 +493,11 @@ fn same_place(one: &View, other: &View) -> bool {
 }
 
 /// A scaling says what a change of scale with one factor says.
-pub(crate) fn scales(scaling: &Scaling, requant: &Requant) -> Result<(), Fault> {
-    Rule::Descriptor.equal("factors of a scaling,", &1, &requant.multiplier.len())?;
+pub(crate) fn check_scaling(scaling: &Scaling, requant: &Requant) -> Result<(), Fault> {
+    Rule::Descriptor.require_equal("factors of a scaling,", &1, &requant.multiplier.len())?;
     let (multiplier, shift) = requant.of(0);
     let codes = Codes { zero_point: requant.zero_point, lo: requant.lo, hi: requant.hi };
-    Rule::Descriptor.equal("", &Scaling { multiplier, shift, codes }, scaling)
+    Rule::Descriptor.require_equal("", &Scaling { multiplier, shift, codes }, scaling)
 }
 
 /// The pixel (all axes but the last, row-major) of `from` that pixel `pixel` of `to` reads under broadcasting.

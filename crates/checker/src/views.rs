@@ -1,4 +1,4 @@
-//! What views claim to be: which stretches of memory their pixels are, and which pixels and channels of a tensor.
+//! The meaning of views: which stretches of memory their pixels are, and which pixels and channels of a tensor.
 
 use tpuflow_ir::layout::{image, pixel_bytes};
 use tpuflow_ir::{TensorId, View};
@@ -41,9 +41,9 @@ impl Walk<'_> {
         })
     }
 
-    pub(crate) fn holds(&self, view: &View, row: u32) -> Result<(), Fault> {
+    pub(crate) fn require_row(&self, view: &View, row: u32) -> Result<(), Fault> {
         let stored = format_args!("one of {} rows from {} on", view.stored_rows, view.first_row);
-        Rule::RowPresent.holds(view.holds(row), stored, row)
+        Rule::RowPresent.require(view.holds(row), stored, row)
     }
 
     /// Channels of the whole tensor behind a view, and whether the view can be one of it at all.
@@ -67,7 +67,7 @@ impl Walk<'_> {
             || (pixel + pixels) * channels > info.elements() as u64
         {
             let tensor = format_args!("elements of \"{}\" {:?} {:?}", info.name, info.shape, info.dtype);
-            return Err(Rule::Tensor.broken(tensor, format_args!("{view:?}")));
+            return Err(Rule::Tensor.violation(tensor, format_args!("{view:?}")));
         }
         Ok(channels)
     }
@@ -78,7 +78,7 @@ impl Walk<'_> {
         let info = e.graph.tensor(id);
         if self.whole_channels(view, tensor)? != info.shape.last().copied().unwrap_or(1) as u64 {
             let pixels = format_args!("pixels of \"{}\" {:?}", info.name, info.shape);
-            return Err(Rule::Pixels.broken(pixels, format_args!("{view:?}")));
+            return Err(Rule::Pixels.violation(pixels, format_args!("{view:?}")));
         }
         Ok(())
     }
@@ -86,7 +86,7 @@ impl Walk<'_> {
     /// Operators over channels need all of a pixel's.
     pub(crate) fn all_channels(&self, view: &View, tensor: Option<TensorId>) -> Result<(), Fault> {
         self.true_pixels(view, tensor)?;
-        Rule::AllChannels.equal("channels,", &self.whole_channels(view, tensor)?, &u64::from(view.channels))
+        Rule::AllChannels.require_equal("channels,", &self.whole_channels(view, tensor)?, &u64::from(view.channels))
     }
 
     /// Spatial operators need the tensor's true geometry.
@@ -94,7 +94,7 @@ impl Walk<'_> {
         let Some((e, id)) = self.expectation.as_ref().zip(tensor) else { return Ok(()) };
         let (rows, height, width, _) = image(&e.graph.tensor(id).shape);
         let found = (view.rows as usize, view.height as usize, view.width as usize, view.origin[0]);
-        Rule::Geometry.equal("rows, height, width, first pixel", &(rows, height, width, 0), &found)
+        Rule::Geometry.require_equal("rows, height, width, first pixel", &(rows, height, width, 0), &found)
     }
 }
 

@@ -8,18 +8,18 @@ use tpuflow_ir::isa::Work;
 use tpuflow_ir::{Graph, Instruction, LayerId, Machine, Port, Program, Space, StateRegion, Tensor, TensorId, View};
 
 use crate::budget::Budget;
+use crate::constant_map::{Constant, ConstantByte, ConstantMap};
 use crate::contents::{Actor, Element, Memories, Piece, Tokens, Value};
-use crate::expect::{Expectation, same};
+use crate::expectation::{Expectation, same};
 use crate::order::Order;
 use crate::packed::PackedImage;
-use crate::places::{Constant, Places, Stands};
 use crate::rule::Violation;
 use crate::rule::{Fault, Operand, Rule};
 use crate::stretches::Stretches;
 
 /// Weights that were compared: everything that says which bytes of the graph's they must be, and where they were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Compared {
+pub(crate) struct ComparedWeights {
     pub(crate) layer: LayerId,
     /// Which matrix of a batch.
     pub(crate) batch: u64,
@@ -47,24 +47,24 @@ pub(crate) struct Walk<'a> {
     pub(crate) in_place: bool,
     budget: Budget,
     /// Weights already compared.
-    pub(crate) compared: std::collections::BTreeSet<Compared>,
-    /// What constants stand for, by their places.
-    pub(crate) places: Option<RefCell<Places>>,
+    pub(crate) compared_weights: std::collections::BTreeSet<ComparedWeights>,
+    /// The element behind every byte of the constants.
+    pub(crate) constant_map: Option<RefCell<ConstantMap>>,
     /// The layer of the instruction.
     pub(crate) layer: LayerId,
     /// Where states lie.
     states: Vec<StateRegion>,
 }
 
-/// What is known between two instructions of a program that has broken no rule so far.
+/// The state of the walk between two instructions of a program that has broken no rule so far.
 #[derive(Clone)]
 pub(crate) struct State {
     /// Instructions that were followed.
-    pub(crate) at: usize,
+    pub(crate) position: usize,
     memories: Memories,
     stretches: Stretches,
-    compared: std::collections::BTreeSet<Compared>,
-    places: Option<Places>,
+    compared_weights: std::collections::BTreeSet<ComparedWeights>,
+    constant_map: Option<ConstantMap>,
     order: Order,
     steps: u64,
 }
@@ -85,7 +85,7 @@ pub(crate) fn walk_from(
 ) -> Result<(), Vec<Violation>> {
     let mut violations = Vec::new();
     let mut report = |instruction, fault: Fault| {
-        violations.push(fault.by(instruction));
+        violations.push(fault.at_instruction(instruction));
         violations.len() >= most
     };
     let mut steps = Steps::new(graph, program);
@@ -94,12 +94,12 @@ pub(crate) fn walk_from(
     {
         return Err(violations);
     }
-    let from = from.filter(|[first, _]| first.memories.alike(&steps.walk.memories));
+    let from = from.filter(|[first, _]| first.memories.has_same_contents(&steps.walk.memories));
     steps.resume(from.map(|[_, state]| state));
-    while let Some(instruction) = program.instructions.get(steps.at) {
+    while let Some(instruction) = program.instructions.get(steps.position) {
         each(&steps);
-        let at = steps.at;
-        if let Err(fault) = steps.follow(instruction)
+        let at = steps.position;
+        if let Err(fault) = steps.step_to_next(instruction)
             && report(Some(at), fault)
         {
             return Err(violations);
@@ -113,9 +113,9 @@ pub(crate) fn walk_from(
         return Err(violations);
     }
     if violations.is_empty()
-        && let Err(fault) = steps.walk.figures()
+        && let Err(fault) = steps.walk.check_memory_figures()
     {
-        violations.push(fault.by(None));
+        violations.push(fault.at_instruction(None));
     }
     if violations.is_empty() { Ok(()) } else { Err(violations) }
 }
@@ -124,7 +124,7 @@ pub(crate) fn walk_from(
 pub(crate) struct Steps<'a> {
     walk: Walk<'a>,
     order: Order,
-    pub(crate) at: usize,
+    pub(crate) position: usize,
 }
 
 impl<'a> Steps<'a> {
@@ -138,40 +138,47 @@ impl<'a> Steps<'a> {
             known: Tokens::default(),
             in_place: false,
             budget: Budget::new(graph, program),
-            compared: std::collections::BTreeSet::new(),
-            places: None,
+            compared_weights: std::collections::BTreeSet::new(),
+            constant_map: None,
             layer: LayerId::new(0),
             states: vec![],
         };
-        Self { walk, order: Order::default(), at: 0 }
+        Self { walk, order: Order::default(), position: 0 }
     }
 
     /// Goes on from a state, or knows of no place yet.
     fn resume(&mut self, state: Option<&State>) {
-        let Some(State { at, memories, stretches, compared, places, order, steps }) = state.cloned() else {
+        let Some(State { position, memories, stretches, compared_weights, constant_map, order, steps }) =
+            state.cloned()
+        else {
             let graph = self.walk.expectation.as_ref().map(|e| e.graph);
-            self.walk.places = graph.map(|graph| RefCell::new(Places::new(EqualConstants::of(graph))));
+            self.walk.constant_map = graph.map(|graph| RefCell::new(ConstantMap::new(EqualConstants::of(graph))));
             return;
         };
-        (self.at, self.order, self.walk.memories, self.walk.compared) = (at, order, memories, compared);
-        self.walk.stretches = stretches;
-        self.walk.places = places.map(RefCell::new);
+        (self.position, self.order) = (position, order);
+        (self.walk.memories, self.walk.stretches) = (memories, stretches);
+        self.walk.compared_weights = compared_weights;
+        self.walk.constant_map = constant_map.map(RefCell::new);
         self.walk.budget.resume(steps);
     }
 
-    fn follow(&mut self, instruction: &Instruction) -> Result<(), Fault> {
+    fn step_to_next(&mut self, instruction: &Instruction) -> Result<(), Fault> {
         let (actor, known, outcome) = self.order.start(instruction);
         (self.walk.actor, self.walk.known) = (Some(actor), known);
-        self.at += 1;
-        outcome.and_then(|()| self.walk.step(instruction)).and_then(|()| self.walk.apart(instruction, actor))
+        self.position += 1;
+        outcome.and_then(|()| self.walk.step(instruction)).and_then(|()| self.walk.check_accesses(instruction, actor))
     }
 
     pub(crate) fn state(&self) -> State {
-        let (memories, compared) = (self.walk.memories.clone(), self.walk.compared.clone());
-        let stretches = self.walk.stretches.clone();
-        let places = self.walk.places.as_ref().map(|places| places.borrow().clone());
-        let (order, steps) = (self.order.clone(), self.walk.budget.taken());
-        State { at: self.at, memories, stretches, compared, places, order, steps }
+        State {
+            position: self.position,
+            memories: self.walk.memories.clone(),
+            stretches: self.walk.stretches.clone(),
+            compared_weights: self.walk.compared_weights.clone(),
+            constant_map: self.walk.constant_map.as_ref().map(|map| map.borrow().clone()),
+            order: self.order.clone(),
+            steps: self.walk.budget.steps(),
+        }
     }
 }
 
@@ -186,25 +193,25 @@ impl<'a> Walk<'a> {
         let spaces = [program.constants.len(), program.ddr_bytes.len(), self.machine().ddr_spaces()];
         let fits = spaces.is_sorted();
         let found = format_args!("{} and {}", spaces[0], spaces[1]);
-        Rule::Ddr.holds(fits, format_args!("constants and bytes of at most {} spaces", spaces[2]), found)?;
+        Rule::Ddr.require(fits, format_args!("constants and bytes of at most {} spaces", spaces[2]), found)?;
         for (space, bytes) in program.constants.iter().enumerate() {
             let (space, len) = (space as u8, bytes.len() as u64);
             self.store(Space::Ddr(space), 0, len, Value::Image { space, byte: 0 })?;
         }
         let capacity = self.machine().ddr_capacity();
         for bytes in &program.ddr_bytes {
-            Rule::Ddr.holds(*bytes <= capacity, format_args!("at most {capacity} bytes"), bytes)?;
+            Rule::Ddr.require(*bytes <= capacity, format_args!("at most {capacity} bytes"), bytes)?;
         }
         if let Some(graph) = self.expectation.as_ref().map(|e| e.graph) {
-            Rule::PortCount.equal("inputs,", &graph.inputs.len(), &program.inputs.len())?;
-            Rule::PortCount.equal("outputs,", &graph.outputs.len(), &program.outputs.len())?;
+            Rule::PortCount.require_equal("inputs,", &graph.inputs.len(), &program.inputs.len())?;
+            Rule::PortCount.require_equal("outputs,", &graph.outputs.len(), &program.outputs.len())?;
             crate::header::header(graph, program)?;
         }
         for (i, port) in program.inputs.iter().enumerate() {
-            self.input(i, port).map_err(|fault| fault.of(Operand::Port(port.name.clone())))?;
+            self.input(i, port).map_err(|fault| fault.of_operand(Operand::Port(port.name.clone())))?;
         }
         for port in &program.outputs {
-            crate::form::port(program, port).map_err(|fault| fault.of(Operand::Port(port.name.clone())))?;
+            crate::form::port(program, port).map_err(|fault| fault.of_operand(Operand::Port(port.name.clone())))?;
         }
         self.states = crate::state::states(self.expectation.as_ref().map(|e| e.graph), program)?;
         Ok(())
@@ -216,11 +223,11 @@ impl<'a> Walk<'a> {
         let end = view.address + self.program.input_bytes(number);
         let before = self.memories.read(view.space, view.address, end, None, &mut Tokens::default());
         let alone = before.is_empty();
-        Rule::PortOverlap.holds(alone, "bytes of its own", format_args!("those of {:?}", before.first()))?;
+        Rule::PortOverlap.require(alone, "bytes of its own", format_args!("those of {:?}", before.first()))?;
         self.store(view.space, view.address, end, Value::Any)?;
         if let Some(graph) = self.expectation.as_ref().map(|e| e.graph) {
             let tensor = graph.inputs[number];
-            same_port(graph.tensor(tensor), port)?;
+            check_port(graph.tensor(tensor), port)?;
             self.produce(&view, Some(tensor), 0..view.rows, 0..view.width, 0..view.channels)?;
         }
         Ok(())
@@ -229,7 +236,7 @@ impl<'a> Walk<'a> {
     /// Outputs are where the ports say.
     fn finish(&mut self) -> Result<(), Fault> {
         for (i, port) in self.program.outputs.iter().enumerate() {
-            self.output(i, port).map_err(|fault| fault.of(Operand::Port(port.name.clone())))?;
+            self.output(i, port).map_err(|fault| fault.of_operand(Operand::Port(port.name.clone())))?;
         }
         Ok(())
     }
@@ -239,13 +246,13 @@ impl<'a> Walk<'a> {
         let view = port.view;
         let tensor = self.expectation.as_ref().map(|e| e.graph.outputs[number]);
         if let Some((graph, tensor)) = self.expectation.as_ref().map(|e| e.graph).zip(tensor) {
-            same_port(graph.tensor(tensor), port)?;
+            check_port(graph.tensor(tensor), port)?;
         }
         self.consume(&view, tensor, 0..view.rows, 0..view.width, 0..view.channels)
     }
 
-    /// What the header says of memories is what a sound program uses of them.
-    fn figures(&self) -> Result<(), Fault> {
+    /// The memory figures of the header are those of the program.
+    fn check_memory_figures(&self) -> Result<(), Fault> {
         crate::header::memory(self.program, self.memories.end(Space::Cache))
     }
 
@@ -255,7 +262,7 @@ impl<'a> Walk<'a> {
         crate::state::instruction(&self.states, instruction, self.machine().word())?;
         let layers = self.expectation.as_ref().map_or(self.program.layers.len(), |e| e.graph.layers.len());
         let number = instruction.layer.index();
-        Rule::Layer.holds(number < layers, format_args!("one of {layers} layers"), number)?;
+        Rule::Layer.require(number < layers, format_args!("one of {layers} layers"), number)?;
         let layer = self.expectation.as_ref().map(|e| &e.graph.layers[instruction.layer.index()]);
         crate::units::executes(instruction)?;
         match &instruction.work {
@@ -269,21 +276,21 @@ impl<'a> Walk<'a> {
     }
 
     /// All it touches, bytes between values included, lies in the memories and is ordered by waits.
-    fn apart(&mut self, instruction: &Instruction, actor: Actor) -> Result<(), Fault> {
-        let touched = access::accesses(instruction, &self.program.descriptors, self.machine());
-        for Stretch { space, start, end } in touched.reads.iter().chain(&touched.writes).copied() {
+    fn check_accesses(&mut self, instruction: &Instruction, actor: Actor) -> Result<(), Fault> {
+        let accesses = access::accesses(instruction, &self.program.descriptors, self.machine());
+        for Stretch { space, start, end } in accesses.reads.iter().chain(&accesses.writes).copied() {
             self.in_range(space, start, end)?;
         }
-        let before = self.stretches.visited();
-        for stretch @ Stretch { space, start, end } in &touched.reads {
+        let before = self.stretches.access_count();
+        for stretch @ Stretch { space, start, end } in &accesses.reads {
             let needed = self.stretches.read(stretch, actor);
-            self.must_know(needed, *space, *start, *end, Rule::ReadOrder)?;
+            self.require_finished(needed, *space, *start, *end, Rule::ReadOrder)?;
         }
-        for stretch @ Stretch { space, start, end } in &touched.writes {
+        for stretch @ Stretch { space, start, end } in &accesses.writes {
             let needed = self.stretches.write(stretch, actor);
-            self.must_know(needed, *space, *start, *end, Rule::WriteOrder)?;
+            self.require_finished(needed, *space, *start, *end, Rule::WriteOrder)?;
         }
-        self.spend(self.stretches.visited() - before)
+        self.spend(self.stretches.access_count() - before)
     }
 
     /// Takes steps, if so many are left.
@@ -302,7 +309,7 @@ impl<'a> Walk<'a> {
     fn in_range(&self, space: Space, start: u64, end: u64) -> Result<(), Fault> {
         let limit = self.limit(space);
         let (inside, found) = (start <= end && end <= limit, format_args!("{start:#x}..{end:#x}"));
-        Rule::Memory.holds(inside, format_args!("bytes of {space:?} below {limit:#x}"), found)
+        Rule::Memory.require(inside, format_args!("bytes of {space:?} below {limit:#x}"), found)
     }
 
     /// Reads a stretch; its writers must be known to have finished.
@@ -311,7 +318,7 @@ impl<'a> Walk<'a> {
         self.spend(1)?;
         let mut written = Tokens::default();
         let pieces = self.memories.read(space, start, end, self.actor, &mut written);
-        self.must_know(written, space, start, end, Rule::ReadOrder)?;
+        self.require_finished(written, space, start, end, Rule::ReadOrder)?;
         Ok(pieces)
     }
 
@@ -319,14 +326,14 @@ impl<'a> Walk<'a> {
     pub(crate) fn store(&mut self, space: Space, start: u64, end: u64, value: Value) -> Result<(), Fault> {
         self.in_range(space, start, end)?;
         self.spend(1)?;
-        let mut disturbed = Tokens::default();
-        let own = self.memories.write(space, start, end, value, self.actor, &mut disturbed);
+        let mut prior_accesses = Tokens::default();
+        let own = self.memories.write(space, start, end, value, self.actor, &mut prior_accesses);
         let found = format_args!("what it reads at {space:?} bytes {start:#x}..{end:#x}");
-        Rule::InPlace.holds(!own || self.in_place, "a place of its own for the result", found)?;
-        self.must_know(disturbed, space, start, end, Rule::WriteOrder)
+        Rule::InPlace.require(!own || self.in_place, "a place of its own for the result", found)?;
+        self.require_finished(prior_accesses, space, start, end, Rule::WriteOrder)
     }
 
-    fn must_know(&self, tokens: Tokens, space: Space, start: u64, end: u64, rule: Rule) -> Result<(), Fault> {
+    fn require_finished(&self, tokens: Tokens, space: Space, start: u64, end: u64, rule: Rule) -> Result<(), Fault> {
         let Some(actor) = self.actor else { return Ok(()) };
         for (unit, (&needed, &known)) in tokens.iter().zip(&self.known).enumerate() {
             // A unit finishes in order: what it wrote or read before is over when it writes again.
@@ -334,7 +341,7 @@ impl<'a> Walk<'a> {
                 let name = tpuflow_ir::Unit::ALL[unit].name();
                 let expected = format_args!("{needed} instructions of {name} known to have finished");
                 let found = format_args!("{known}, at {space:?} bytes {start:#x}..{end:#x}");
-                return Err(rule.broken(expected, found));
+                return Err(rule.violation(expected, found));
             }
         }
         Ok(())
@@ -351,17 +358,17 @@ impl<'a> Walk<'a> {
     ) -> Result<(), Fault> {
         let whole = self.whole_channels(view, tensor)?;
         for row in rows {
-            self.holds(view, row)?;
+            self.require_row(view, row)?;
             for stretch in self.stretches(view, row, columns.clone(), channels.clone(), whole) {
                 let end = stretch.start + stretch.bytes;
                 let pieces = self.load(view.space, stretch.start, end)?;
                 match tensor {
                     Some(tensor) => {
                         let element = stretch.element(tensor);
-                        self.same_values(&pieces, stretch.start, stretch.bytes, element)?;
+                        self.require_elements(&pieces, stretch.start, stretch.bytes, element)?;
                     }
                     None if stretch.padded => {}
-                    None => defined(&pieces, view.space, stretch.start, end)?,
+                    None => require_defined(&pieces, view.space, stretch.start, end)?,
                 }
             }
         }
@@ -369,13 +376,13 @@ impl<'a> Walk<'a> {
     }
 
     /// Every pixel a view stores must hold something.
-    pub(crate) fn all_defined(&mut self, view: &View) -> Result<(), Fault> {
+    pub(crate) fn require_pixels_defined(&mut self, view: &View) -> Result<(), Fault> {
         let word = self.machine().word();
         for row in view.first_row..view.first_row + view.stored_rows {
             for column in 0..view.width {
                 let start = view.pixel_address(row, column, word);
                 let end = start + view.payload() as u64;
-                defined(&self.load(view.space, start, end)?, view.space, start, end)?;
+                require_defined(&self.load(view.space, start, end)?, view.space, start, end)?;
             }
         }
         Ok(())
@@ -392,7 +399,7 @@ impl<'a> Walk<'a> {
     ) -> Result<(), Fault> {
         let whole = self.whole_channels(view, tensor)?;
         for row in rows {
-            self.holds(view, row)?;
+            self.require_row(view, row)?;
             for stretch in self.stretches(view, row, columns.clone(), channels.clone(), whole) {
                 let (start, end) = (stretch.start, stretch.start + stretch.bytes);
                 let value = tensor.map_or(Value::Any, |tensor| Value::Element(stretch.element(tensor)));
@@ -421,14 +428,20 @@ impl<'a> Walk<'a> {
     }
 
     /// `bytes` bytes from `start` on must hold `expected` onwards, wherever that is not padding.
-    pub(crate) fn same_values(&self, pieces: &[Piece], start: u64, bytes: u64, expected: Element) -> Result<(), Fault> {
+    pub(crate) fn require_elements(
+        &self,
+        pieces: &[Piece],
+        start: u64,
+        bytes: u64,
+        expected: Element,
+    ) -> Result<(), Fault> {
         let Some(expectation) = &self.expectation else { return Ok(()) };
         let mut done = 0;
         while done < bytes {
             self.spend(1)?;
             let at = start + done;
             let wanted = Value::Element(expected).advance(done);
-            let piece = covering(pieces, at);
+            let piece = piece_at(pieces, at);
             if let Some(piece) = piece
                 && piece.value.advance(at - piece.start) == wanted
             {
@@ -444,28 +457,28 @@ impl<'a> Walk<'a> {
             let name = &expectation.graph.tensor(TensorId(expected.tensor)).name;
             let Some(piece) = piece else {
                 let expected = format_args!("{element:?} of \"{name}\"");
-                return Err(Rule::Undefined.broken(expected, format_args!("nothing at {at:#x}")));
+                return Err(Rule::Undefined.violation(expected, format_args!("nothing at {at:#x}")));
             };
             let found = piece.value.advance(at - piece.start);
-            let agreed = self.agreed(found, expected.tensor, byte, run.min(piece.end - at).min(bytes - done));
-            if agreed == 0 {
+            let matching = self.matching_bytes(found, expected.tensor, byte, run.min(piece.end - at).min(bytes - done));
+            if matching == 0 {
                 let value = expectation.origin(expected.tensor, byte).0;
                 let expected = format_args!("{value:?} for \"{name}\"");
-                return Err(Rule::Value.broken(expected, format_args!("{found:?} at {at:#x}")));
+                return Err(Rule::Value.violation(expected, format_args!("{found:?} at {at:#x}")));
             }
             if let Value::Image { space, byte: at } = found
                 && let Some((constant, byte)) = expectation.origin(expected.tensor, byte).0.dense()
             {
-                let stands = Stands { of: Constant::Dense(TensorId(constant)), byte };
-                self.keep(space, at, agreed, stands)?;
+                let element = ConstantByte { of: Constant::Dense(TensorId(constant)), byte };
+                self.assign_constants(space, at, matching, element)?;
             }
-            done += agreed;
+            done += matching;
         }
         Ok(())
     }
 
     /// For how many bytes (at most `run`) a found value is what the dense elements of a tensor are from `byte` on.
-    fn agreed(&self, found: Value, tensor: u32, byte: u64, run: u64) -> u64 {
+    fn matching_bytes(&self, found: Value, tensor: u32, byte: u64, run: u64) -> u64 {
         let Some(expectation) = &self.expectation else { return run };
         let wanted = Value::Element(Element::dense(tensor, byte));
         match found {
@@ -488,13 +501,13 @@ impl<'a> Walk<'a> {
     }
 }
 
-pub(crate) fn covering(pieces: &[Piece], at: u64) -> Option<Piece> {
+pub(crate) fn piece_at(pieces: &[Piece], at: u64) -> Option<Piece> {
     let next = pieces.partition_point(|p| p.end <= at);
     pieces.get(next).filter(|p| p.start <= at).copied()
 }
 
 /// The parts of sorted pieces that lie in `start .. end`.
-pub(crate) fn within(pieces: &[Piece], start: u64, end: u64) -> Vec<Piece> {
+pub(crate) fn pieces_within(pieces: &[Piece], start: u64, end: u64) -> Vec<Piece> {
     let first = pieces.partition_point(|p| p.end <= start);
     pieces[first..]
         .iter()
@@ -507,16 +520,16 @@ pub(crate) fn within(pieces: &[Piece], start: u64, end: u64) -> Vec<Piece> {
 }
 
 /// A port says of its tensor what the graph says.
-fn same_port(tensor: &Tensor, port: &Port) -> Result<(), Fault> {
-    Rule::PortName.equal("", &tensor.name, &port.name)?;
-    Rule::PortShape.equal("", &tensor.shape, &port.shape)?;
-    Rule::PortType.equal("", &tensor.dtype, &port.dtype)?;
-    Rule::PortQuant.equal("", &tensor.quant, &port.quant)?;
-    Rule::PortSource.equal("", &tensor.source, &port.source)
+fn check_port(tensor: &Tensor, port: &Port) -> Result<(), Fault> {
+    Rule::PortName.require_equal("", &tensor.name, &port.name)?;
+    Rule::PortShape.require_equal("", &tensor.shape, &port.shape)?;
+    Rule::PortType.require_equal("", &tensor.dtype, &port.dtype)?;
+    Rule::PortQuant.require_equal("", &tensor.quant, &port.quant)?;
+    Rule::PortSource.require_equal("", &tensor.source, &port.source)
 }
 
 /// The stretch must be defined throughout.
-pub(crate) fn defined(pieces: &[Piece], space: Space, start: u64, end: u64) -> Result<(), Fault> {
+pub(crate) fn require_defined(pieces: &[Piece], space: Space, start: u64, end: u64) -> Result<(), Fault> {
     let mut at = start;
     for piece in pieces {
         if piece.start > at || at >= end {
@@ -524,5 +537,5 @@ pub(crate) fn defined(pieces: &[Piece], space: Space, start: u64, end: u64) -> R
         }
         at = piece.value.defined_to(piece.start, at, piece.end.min(end));
     }
-    Rule::Undefined.holds(at >= end, "a byte that was written", format_args!("nothing at {space:?} {at:#x}"))
+    Rule::Undefined.require(at >= end, "a byte that was written", format_args!("nothing at {space:?} {at:#x}"))
 }

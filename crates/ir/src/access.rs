@@ -109,7 +109,7 @@ pub fn accesses(instruction: &Instruction, descriptors: &[Descriptor], machine: 
                 let high = m.weights.address + u64::from(m.weights.plane_bytes);
                 found.reads.push(whole_words(Space::Cache, high, high + span, word));
             }
-            let wide = timing::wide(m.input.dtype, d.weight_dtype);
+            let wide = timing::has_wide_sums(m.input.dtype, d.weight_dtype);
             parameters(m.parameters, ChannelParameters::bytes(wide) * m.columns as usize, word, &mut found);
             table(d.table, m.table, word, &mut found);
         }
@@ -127,7 +127,7 @@ pub fn accesses(instruction: &Instruction, descriptors: &[Descriptor], machine: 
                 let channels = p.input.channels as usize;
                 let taps = (d.window.kernel[0] * d.window.kernel[1]) as usize;
                 parameters(p.weights, taps * channels * weight_dtype.bytes(), word, &mut found);
-                let wide = timing::wide(p.input.dtype, *weight_dtype);
+                let wide = timing::has_wide_sums(p.input.dtype, *weight_dtype);
                 parameters(p.parameters, ChannelParameters::bytes(wide) * channels, word, &mut found);
                 table(t, p.table, word, &mut found);
             }

@@ -43,7 +43,7 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
         // Truncated where it is a file that its maker publishes; devices and pipes take no notice of that.
         return OpenOptions::new().write(true).truncate(true).create(existing.is_none()).open(path)?.write_all(bytes);
     }
-    let target = followed(path)?;
+    let target = resolve_link(path)?;
     let folder = match target.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
         Some(parent) => parent,
@@ -53,7 +53,7 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
         return Err(ErrorKind::IsADirectory.into());
     }
     remove_abandoned(folder);
-    let (beside, mut file) = created(folder)?;
+    let (beside, mut file) = create_temporary(folder)?;
     let written = file.write_all(bytes).and_then(|()| {
         if let Some(existing) = existing {
             // Where permissions cannot be kept, those of a new file are right as well.
@@ -73,7 +73,7 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// Where the file lies, or will lie, that a path leads to.
-fn followed(path: &Path) -> Result<PathBuf> {
+fn resolve_link(path: &Path) -> Result<PathBuf> {
     /// As many links as the system itself follows.
     const MOST: usize = 40;
     let mut target = path.to_path_buf();
@@ -87,7 +87,7 @@ fn followed(path: &Path) -> Result<PathBuf> {
 }
 
 /// A new locked file in `folder`.
-fn created(folder: &Path) -> Result<(PathBuf, File)> {
+fn create_temporary(folder: &Path) -> Result<(PathBuf, File)> {
     loop {
         let path = folder.join(format!("{PREFIX}{}-{:0DIGITS$x}.part", std::process::id(), random()));
         let file = match OpenOptions::new().write(true).create_new(true).open(&path) {
@@ -215,7 +215,7 @@ mod tests {
         let left = folder.join(".tpuflow-1-0123456789abcdef.part.json");
         std::fs::write(&left, "half").expect("written");
         std::fs::write(folder.join(".tpuflow-1-notes.txt"), "a user's").expect("written");
-        let (live, _held) = created(&folder).expect("created");
+        let (live, _held) = create_temporary(&folder).expect("created");
         write(&folder.join("file"), b"text").expect("written");
         let live = live.file_name().expect("named").to_string_lossy().into_owned();
         let mut expected = vec![live, ".tpuflow-1-notes.txt".to_owned(), "file".to_owned()];
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn a_temporary_file_is_written_in_place() {
         let folder = folder("staged");
-        let (path, mut held) = created(&folder).expect("created");
+        let (path, mut held) = create_temporary(&folder).expect("created");
         held.write_all(b"longer than what follows").expect("written");
         write(&path, b"text").expect("written");
         assert_eq!(std::fs::read(&path).expect("read"), b"text");

@@ -56,7 +56,8 @@ impl EqualConstants {
     }
 }
 
-/// What a layer reads from the EWP cache for each of its channels, as it lies there; tables and depthwise weights apart.
+/// The parameters a layer reads from the EWP cache for each of its channels, as they lie there, without tables and depthwise
+/// weights.
 #[must_use]
 pub fn parameters(graph: &Graph, op: &Op) -> Vec<u8> {
     let mut out = Vec::new();
@@ -93,7 +94,7 @@ pub fn parameters(graph: &Graph, op: &Op) -> Vec<u8> {
         }
         _ => return out,
     };
-    let wide = timing::wide(graph.tensor(*left).dtype, graph.tensor(*right).dtype);
+    let wide = timing::has_wide_sums(graph.tensor(*left).dtype, graph.tensor(*right).dtype);
     let bias = bias.map(|b| graph.tensor(*b));
     let (integers, singles) = match epilogue {
         Fixed(_) => (bias.map(crate::Tensor::integers), None),

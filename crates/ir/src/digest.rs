@@ -25,7 +25,7 @@ impl Program {
         for ports in [&self.inputs, &self.outputs] {
             hash.count(ports.len());
             for port in ports {
-                hash.part(&encoded(port).map_err(fail)?);
+                hash.part(&encode_port(port).map_err(fail)?);
             }
         }
         hash.part(&postcard::to_allocvec(&(self.batch, &self.ddr_bytes, self.predicted_cycles)).map_err(fail)?);
@@ -42,7 +42,7 @@ impl Program {
 }
 
 /// The fields of a port that say where its bytes lie and what they mean.
-fn encoded(port: &Port) -> Result<Vec<u8>, postcard::Error> {
+fn encode_port(port: &Port) -> Result<Vec<u8>, postcard::Error> {
     let Port { name: _, shape, dtype, quant, source: _, view } = port;
     postcard::to_allocvec(&(shape, dtype, quant, view))
 }

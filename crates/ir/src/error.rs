@@ -1,4 +1,4 @@
-//! What can be wrong with graphs, machines, programs and their files.
+//! Errors of graphs, machines, programs and their files.
 
 mod file;
 mod graph;
@@ -35,7 +35,7 @@ pub enum Error {
     Machine {
         /// Preset name or file.
         name: String,
-        /// What is wrong.
+        /// The error.
         reason: MachineError,
     },
     /// A program that does not fit together.
@@ -46,7 +46,7 @@ pub enum Error {
     File {
         /// The file.
         path: String,
-        /// What is wrong.
+        /// The error.
         reason: FileError,
     },
 }

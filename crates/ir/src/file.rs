@@ -51,8 +51,8 @@ fn digest(graph: &str, constants: &[(String, &[u8])]) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What is stored of a constant, by name.
-fn stored(tensor: &Tensor) -> Vec<(String, &[u8])> {
+/// The stored tensors of a constant, by name.
+fn stored_tensors(tensor: &Tensor) -> Vec<(String, &[u8])> {
     match (&tensor.packed, &tensor.constant) {
         (Some(packed), _) => {
             let parts = [&packed.codes, &packed.scales, &packed.zero_points];
@@ -64,7 +64,7 @@ fn stored(tensor: &Tensor) -> Vec<(String, &[u8])> {
 }
 
 fn constants(graph: &Graph) -> Vec<(String, &[u8])> {
-    graph.tensors.iter().flat_map(stored).collect()
+    graph.tensors.iter().flat_map(stored_tensors).collect()
 }
 
 fn version(graph: &Graph) -> u32 {
@@ -100,7 +100,7 @@ impl Graph {
         let mut views = Vec::new();
         let mut names = HashSet::new();
         for tensor in &self.tensors {
-            for (name, bytes) in stored(tensor) {
+            for (name, bytes) in stored_tensors(tensor) {
                 if !names.insert(name.clone()) {
                     return Err(FileError::TwoConstants(name));
                 }

@@ -146,7 +146,7 @@ impl Function {
     /// Most steps of a function.
     pub const LIMIT: usize = 256;
 
-    /// What is wrong with it, if anything.
+    /// Checks the function.
     ///
     /// # Errors
     /// The reason.
@@ -164,7 +164,7 @@ impl Function {
     }
 }
 
-/// What happens to the result of a float operator on its way out: `function`, then a clamp, then one rounding to the
+/// The conversion of the result of a float operator: `function`, then a clamp, then one rounding to the
 /// output's type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -181,7 +181,7 @@ pub struct Finish {
 }
 
 impl Finish {
-    /// What is wrong with it, if anything.
+    /// Checks the conversion.
     ///
     /// # Errors
     /// The reason.

@@ -122,7 +122,7 @@ impl Tensor {
 pub struct Layer {
     /// Unique name: the model's node, or the last of those fused into it.
     pub name: String,
-    /// What is computed.
+    /// The operator.
     pub op: Op,
     /// The tensor it produces.
     pub output: TensorId,
@@ -206,7 +206,7 @@ impl Graph {
                 broken.push(GraphError::TwoTensors(tensor.name.clone()));
             }
             if tensor.constant.as_ref().is_some_and(|bytes| bytes.len() != tensor.bytes()) {
-                broken.push(unfilled(tensor));
+                broken.push(constant_size_error(tensor));
             }
             broken.extend(tensor.check_packed().err());
             if let Some(quant) = &tensor.quant
@@ -235,11 +235,11 @@ impl Graph {
                 continue;
             }
             match (output_type(&layer.op, &self.tensors), self.tensors.get(layer.output.index())) {
-                (Err(error), _) => broken.push(misfit(&layer.name, error)),
+                (Err(error), _) => broken.push(layer_error(&layer.name, error)),
                 (Ok(_), None) => broken.push(GraphError::NoResult(layer.name.clone())),
                 (Ok((elements, dtypes)), Some(output)) => {
                     if elements != output.elements() || !dtypes.admits(output.dtype) {
-                        broken.push(misfit(&layer.name, declared(output, elements, dtypes)));
+                        broken.push(layer_error(&layer.name, declaration_error(output, elements, dtypes)));
                     }
                     if std::mem::replace(&mut known[layer.output.index()], true) {
                         let (layer, tensor) = (layer.name.clone(), output.name.clone());
@@ -258,16 +258,16 @@ impl Graph {
     }
 }
 
-fn unfilled(tensor: &Tensor) -> GraphError {
+fn constant_size_error(tensor: &Tensor) -> GraphError {
     GraphError::Constant { name: tensor.name.clone(), shape: tensor.shape.clone() }
 }
 
-fn misfit(layer: &str, error: impl Into<LayerError>) -> GraphError {
+fn layer_error(layer: &str, error: impl Into<LayerError>) -> GraphError {
     GraphError::Layer { layer: layer.to_owned(), source: error.into() }
 }
 
 /// The result is declared as `output` and computed as something else.
-fn declared(output: &Tensor, elements: usize, dtypes: Output) -> LayerError {
+fn declaration_error(output: &Tensor, elements: usize, dtypes: Output) -> LayerError {
     let (shape, dtype) = (output.shape.clone(), output.dtype.name());
     LayerError::Result { shape, dtype, elements, computed: dtypes.name() }
 }
@@ -309,7 +309,7 @@ impl GraphBuilder {
     /// [`Error::Graph`] when the name is taken or the bytes do not fill the shape.
     pub fn constant(&mut self, tensor: Tensor) -> Result<TensorId, Error> {
         if tensor.constant.as_ref().is_none_or(|bytes| bytes.len() != tensor.bytes()) {
-            return Err(unfilled(&tensor).into());
+            return Err(constant_size_error(&tensor).into());
         }
         tensor.check_packed()?;
         self.tensor(tensor)
@@ -321,11 +321,11 @@ impl GraphBuilder {
     /// [`Error::Graph`] naming the layer, when an operand does not exist, or shapes or element types do not fit.
     pub fn layer(&mut self, name: &str, op: Op, output: Tensor, nodes: Vec<String>) -> Result<TensorId, Error> {
         if let Some(id) = op.operands().iter().find(|id| id.index() >= self.graph.tensors.len()) {
-            return Err(misfit(name, LayerError::Operand(id.0)).into());
+            return Err(layer_error(name, LayerError::Operand(id.0)).into());
         }
-        let (elements, dtypes) = output_type(&op, &self.graph.tensors).map_err(|error| misfit(name, error))?;
+        let (elements, dtypes) = output_type(&op, &self.graph.tensors).map_err(|error| layer_error(name, error))?;
         if elements != output.elements() || !dtypes.admits(output.dtype) {
-            return Err(misfit(name, declared(&output, elements, dtypes)).into());
+            return Err(layer_error(name, declaration_error(&output, elements, dtypes)).into());
         }
         let id = self.tensor(output)?;
         self.graph.layers.push(Layer { name: name.to_owned(), op, output: id, nodes });
@@ -351,7 +351,7 @@ impl GraphBuilder {
         if broken.is_empty() { Ok(self.graph) } else { Err(Error::Graph(GraphErrors(broken))) }
     }
 
-    /// What a tensor added so far looks like.
+    /// A tensor added so far.
     #[must_use]
     pub fn peek(&self, id: TensorId) -> Option<&Tensor> {
         self.graph.tensors.get(id.index())

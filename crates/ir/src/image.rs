@@ -137,7 +137,7 @@ fn map(copy: File, bytes: u64) -> Option<Sealed> {
     Some(Sealed { map, _copy: copy })
 }
 
-/// What copies of a file are called that processes share: by the file, its size and when it was changed. `None`: it is
+/// The name of the shared copy of a file: by the file, its size and when it was changed. `None`: it is
 /// too small, or was changed just now. Whoever takes a copy checks its checksum as that of any file.
 #[cfg(target_os = "linux")]
 fn shared_name(file: &std::fs::Metadata) -> Option<String> {

@@ -40,11 +40,11 @@ pub struct Instruction {
     pub layer: LayerId,
     /// Tokens it needs; at most one entry per unit. Its own unit is named where it must see an earlier result.
     pub waits: SmallVec<[Wait; 4]>,
-    /// What it does.
+    /// Its work.
     pub work: Work,
 }
 
-/// What an instruction does.
+/// The work of an instruction.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Work {
     /// DMA between DDR and a cache.

@@ -138,7 +138,7 @@ impl View {
 pub fn pack(dense: &[u8], shape: &[usize], dtype: DType, word: usize) -> Vec<u8> {
     let view = View::whole(shape, dtype, word, Space::Cache, 0);
     let mut packed = vec![0; view.bytes(word) as usize];
-    each_pixel(&view, word, |from, to| packed[to.clone()].copy_from_slice(&dense[from]));
+    for_each_pixel(&view, word, |from, to| packed[to.clone()].copy_from_slice(&dense[from]));
     packed
 }
 
@@ -147,11 +147,11 @@ pub fn pack(dense: &[u8], shape: &[usize], dtype: DType, word: usize) -> Vec<u8>
 pub fn unpack(packed: &[u8], shape: &[usize], dtype: DType, word: usize) -> Vec<u8> {
     let view = View::whole(shape, dtype, word, Space::Cache, 0);
     let mut dense = vec![0; shape.iter().product::<usize>() * dtype.bytes()];
-    each_pixel(&view, word, |from, to| dense[from].copy_from_slice(&packed[to.clone()]));
+    for_each_pixel(&view, word, |from, to| dense[from].copy_from_slice(&packed[to.clone()]));
     dense
 }
 
-fn each_pixel(view: &View, word: usize, mut copy: impl FnMut(std::ops::Range<usize>, std::ops::Range<usize>)) {
+fn for_each_pixel(view: &View, word: usize, mut copy: impl FnMut(std::ops::Range<usize>, std::ops::Range<usize>)) {
     let payload = view.payload();
     let mut dense = 0;
     for row in 0..view.rows {

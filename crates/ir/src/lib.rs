@@ -54,5 +54,5 @@ pub use packed::Packed;
 pub use program::{Bounds, Port, Program};
 pub use quant::{Quant, Requant};
 pub use real::Real;
-pub use state::{Placed, State, StateRegion};
+pub use state::{PositionedTransfer, State, StateRegion};
 pub use tiling::{Parts, Tiling};

@@ -36,9 +36,9 @@ const ENTRIES: u64 = (1 << 16) + 1;
 const ZERO_POINT: u64 = 1 << 16;
 
 /// A field that is too large, as one line.
-type Refused = Result<(), LimitError>;
+type LimitCheck = Result<(), LimitError>;
 
-fn most(field: impl fmt::Display, value: impl Into<u128>, limit: u64) -> Refused {
+fn at_most(field: impl fmt::Display, value: impl Into<u128>, limit: u64) -> LimitCheck {
     let value = value.into();
     if value > u128::from(limit) {
         return Err(LimitError::TooLarge { field: field.to_string(), value, limit });
@@ -46,7 +46,7 @@ fn most(field: impl fmt::Display, value: impl Into<u128>, limit: u64) -> Refused
     Ok(())
 }
 
-fn least(field: impl fmt::Display, value: impl Into<u64>) -> Refused {
+fn at_least(field: impl fmt::Display, value: impl Into<u64>) -> LimitCheck {
     if value.into() == 0 { Err(LimitError::Zero { field: field.to_string() }) } else { Ok(()) }
 }
 
@@ -62,22 +62,25 @@ impl Program {
     pub fn check_limits(&self) -> Result<(), LimitError> {
         let word = self.machine.word();
         self.machine.validate().map_err(LimitError::Machine)?;
-        most("the number of instructions", self.instructions.len() as u64, COUNT)?;
+        at_most("the number of instructions", self.instructions.len() as u64, COUNT)?;
         for (space, &bytes) in self.ddr_bytes.iter().enumerate() {
-            most(format_args!("ddr_bytes[{space}]"), bytes, ADDRESS)?;
+            at_most(format_args!("ddr_bytes[{space}]"), bytes, ADDRESS)?;
         }
-        most("spill_bytes", self.spill_bytes, ADDRESS)?;
-        most("cache_peak_bytes", self.cache_peak_bytes, ADDRESS)?;
-        most("predicted_cycles", self.predicted_cycles, WORK)?;
-        self.bounds.named().iter().try_for_each(|(name, cycles)| most(format_args!("bound {name}"), *cycles, WORK))?;
+        at_most("spill_bytes", self.spill_bytes, ADDRESS)?;
+        at_most("cache_peak_bytes", self.cache_peak_bytes, ADDRESS)?;
+        at_most("predicted_cycles", self.predicted_cycles, WORK)?;
+        self.bounds
+            .by_name()
+            .iter()
+            .try_for_each(|(name, cycles)| at_most(format_args!("bound {name}"), *cycles, WORK))?;
         for layer in &self.layers {
-            most("macs", layer.macs, WORK)
-                .and_then(|()| most("bound", layer.bound, WORK))
+            at_most("macs", layer.macs, WORK)
+                .and_then(|()| at_most("bound", layer.bound, WORK))
                 .map_err(|error| error.at(Place::Layer(layer.name.clone())))?;
         }
         for allocation in &self.allocations {
-            most("address", allocation.address, ADDRESS)
-                .and_then(|()| most("bytes", allocation.bytes, ADDRESS))
+            at_most("address", allocation.address, ADDRESS)
+                .and_then(|()| at_most("bytes", allocation.bytes, ADDRESS))
                 .map_err(|error| error.at(Place::Allocation(allocation.name.clone())))?;
         }
         for port in self.inputs.iter().chain(&self.outputs) {
@@ -94,7 +97,7 @@ impl Program {
     }
 
     /// Proves that states lie as such, and that the position is one of theirs.
-    fn check_states(&self) -> Refused {
+    fn check_states(&self) -> LimitCheck {
         let last = self.last_position().unwrap_or(0);
         let sound = |region: Option<StateRegion>| {
             region.is_some_and(|region| region.past == last && u128::from(region.end) <= u128::from(ADDRESS))
@@ -102,7 +105,7 @@ impl Program {
         if let Some(state) = self.state_regions().position(|region| !sound(region)) {
             return Err(LimitError::State { state });
         }
-        most("the position of the run", self.position.unwrap_or(0), last.into())
+        at_most("the position of the run", self.position.unwrap_or(0), last.into())
     }
 
     /// Proves that instructions name layers and descriptors there are, of the right kind.
@@ -115,7 +118,7 @@ impl Program {
         })
     }
 
-    fn check_reference(&self, instruction: &Instruction) -> Refused {
+    fn check_reference(&self, instruction: &Instruction) -> LimitCheck {
         let (layer, layers) = (instruction.layer.index(), self.layers.len());
         if layer >= layers {
             return Err(LimitError::Layer { layer, layers });
@@ -137,7 +140,7 @@ impl Program {
     }
 
     /// What is said of sizes together with those of a descriptor is said where there is one of the right kind.
-    fn check_work(&self, work: &Work, word: usize) -> Refused {
+    fn check_work(&self, work: &Work, word: usize) -> LimitCheck {
         let descriptor = |id: crate::DescriptorId| self.descriptors.get(id.index());
         match work {
             Work::Transfer(t) => check_transfer(t, &self.machine),
@@ -166,20 +169,20 @@ impl Port {
     /// One line with the port, the field, its value and what it may be.
     pub fn check_limits(&self, word: usize) -> Result<(), LimitError> {
         let bytes = |shape: &[usize]| product(shape.iter().map(|&n| n as u64).chain([word as u64]));
-        let mut fine = most("shape, as bytes in whole words,", bytes(&self.shape), ADDRESS);
+        let mut fine = at_most("shape, as bytes in whole words,", bytes(&self.shape), ADDRESS);
         if let Some(source) = &self.source {
-            fine = fine.and_then(|()| most("the model's shape, in bytes,", bytes(&source.shape), ADDRESS));
+            fine = fine.and_then(|()| at_most("the model's shape, in bytes,", bytes(&source.shape), ADDRESS));
         }
         // A size of 0 hides the others in a product.
         let sizes = self.shape.iter().chain(self.source.iter().flat_map(|source| &source.shape));
         sizes
-            .fold(fine, |fine, &size| fine.and_then(|()| most("a size of its shape", size as u64, COUNT)))
+            .fold(fine, |fine, &size| fine.and_then(|()| at_most("a size of its shape", size as u64, COUNT)))
             .and_then(|()| check_view("view", &self.view, word))
             .map_err(|error| error.at(Place::Port(self.name.clone())))
     }
 }
 
-fn check_view(name: impl fmt::Display, v: &View, word: usize) -> Refused {
+fn check_view(name: impl fmt::Display, v: &View, word: usize) -> LimitCheck {
     for (what, value) in [
         ("rows", v.rows),
         ("height", v.height),
@@ -192,84 +195,84 @@ fn check_view(name: impl fmt::Display, v: &View, word: usize) -> Refused {
         ("origin[0]", v.origin[0]),
         ("origin[1]", v.origin[1]),
     ] {
-        most(format_args!("{name}.{what}"), value, COUNT)?;
+        at_most(format_args!("{name}.{what}"), value, COUNT)?;
     }
-    most(format_args!("{name}.address"), v.address, ADDRESS)?;
+    at_most(format_args!("{name}.address"), v.address, ADDRESS)?;
     for (what, value) in [("rows", v.rows), ("height", v.height), ("width", v.width), ("channels", v.channels)] {
-        least(format_args!("{name}.{what}"), value)?;
+        at_least(format_args!("{name}.{what}"), value)?;
     }
-    least(format_args!("{name}.stored_rows"), v.stored_rows)?;
+    at_least(format_args!("{name}.stored_rows"), v.stored_rows)?;
     let [rows, width, channels] = [v.rows, v.width, v.channels].map(u64::from);
-    most(format_args!("{name}.rows * width"), product([rows, width]), COUNT)?;
-    most(format_args!("{name}.width * channels"), product([width, channels]), COUNT)?;
+    at_most(format_args!("{name}.rows * width"), product([rows, width]), COUNT)?;
+    at_most(format_args!("{name}.width * channels"), product([width, channels]), COUNT)?;
     if !matches!(v.space, Space::Ddr(_)) {
-        most(format_args!("{name}.rows * width * channels"), product([rows, width, channels]), ELEMENTS)?;
+        at_most(format_args!("{name}.rows * width * channels"), product([rows, width, channels]), ELEMENTS)?;
     }
     let stored = rows.max(v.stored_rows.into());
-    most(
+    at_most(
         format_args!("{name}.address + rows * row_bytes"),
         u128::from(v.address) + product([stored, v.row_bytes(word)]),
         ADDRESS,
     )
 }
 
-fn check_transfer(t: &Transfer, machine: &Machine) -> Refused {
+fn check_transfer(t: &Transfer, machine: &Machine) -> LimitCheck {
     let runs = t.counts.map(u64::from);
-    least("bytes", t.bytes)?;
-    t.counts.iter().try_for_each(|&count| least("counts", count))?;
-    most("counts[0] * counts[1]", product(runs), RUNS)?;
+    at_least("bytes", t.bytes)?;
+    t.counts.iter().try_for_each(|&count| at_least("counts", count))?;
+    at_most("counts[0] * counts[1]", product(runs), RUNS)?;
     let pages = u64::from(t.bytes).div_ceil(machine.page_bytes()) + 1;
-    most("counts[0] * counts[1] * the pages of a run", product(runs) * u128::from(pages), RUNS)?;
+    at_most("counts[0] * counts[1] * the pages of a run", product(runs) * u128::from(pages), RUNS)?;
     for (end, address, strides) in [("ddr", t.ddr_address, t.ddr_strides), ("local", t.local_address, t.local_strides)]
     {
         let reach = |n: usize| product([runs[n] - 1, strides[n]]);
         let last = u128::from(address) + reach(0) + reach(1) + u128::from(t.bytes);
-        most(format_args!("{end}_address + (counts - 1) * {end}_strides + bytes"), last, ADDRESS)?;
+        at_most(format_args!("{end}_address + (counts - 1) * {end}_strides + bytes"), last, ADDRESS)?;
         // Strides of loops that run once reach nowhere, but are multiplied.
-        strides.iter().try_for_each(|&stride| most(format_args!("{end}_strides"), stride, ADDRESS))?;
+        strides.iter().try_for_each(|&stride| at_most(format_args!("{end}_strides"), stride, ADDRESS))?;
     }
     Ok(())
 }
 
-fn check_expand(e: &Expand, machine: &Machine) -> Refused {
+fn check_expand(e: &Expand, machine: &Machine) -> LimitCheck {
     for (what, value) in [("rows", e.rows), ("row_bytes", e.row_bytes), ("block", e.block)] {
-        least(what, value)?;
-        most(what, value, COUNT)?;
+        at_least(what, value)?;
+        at_most(what, value, COUNT)?;
     }
-    most("rows * row_bytes", product([e.rows.into(), e.row_bytes.into()]), ELEMENTS)?;
-    most("local_address", e.local_address, ADDRESS)?;
-    most("the bytes of codes, scales and zero points", e.packed_bytes(), u32::MAX.into())?;
+    at_most("rows * row_bytes", product([e.rows.into(), e.row_bytes.into()]), ELEMENTS)?;
+    at_most("local_address", e.local_address, ADDRESS)?;
+    at_most("the bytes of codes, scales and zero points", e.packed_bytes(), u32::MAX.into())?;
     check_transfer(&e.run(), machine)
 }
 
-fn check_lookup(l: &Lookup, word: usize) -> Refused {
+fn check_lookup(l: &Lookup, word: usize) -> LimitCheck {
     check_view("table", &l.table, word)?;
     check_view("indices", &l.indices, word)?;
     check_view("output", &l.output, word)?;
-    most("first + count", u64::from(l.first) + u64::from(l.count), COUNT)
+    at_most("first + count", u64::from(l.first) + u64::from(l.count), COUNT)
 }
 
-fn check_matrix(m: &Matrix, d: &MatrixDescriptor, word: usize) -> Refused {
+fn check_matrix(m: &Matrix, d: &MatrixDescriptor, word: usize) -> LimitCheck {
     check_view("input", &m.input, word)?;
     check_view("output", &m.output, word)?;
     check_steps(&d.window, &m.output)?;
-    most("first_pixel + pixels", u64::from(m.first_pixel) + u64::from(m.pixels), COUNT)?;
-    least("pixels", m.pixels)?;
-    least("columns", m.columns)?;
+    at_most("first_pixel + pixels", u64::from(m.first_pixel) + u64::from(m.pixels), COUNT)?;
+    at_least("pixels", m.pixels)?;
+    at_least("columns", m.columns)?;
     let end = u64::from(m.first_column) + u64::from(m.columns);
-    most("first_column + columns", end, COUNT)?;
-    most("output_channel + columns", u64::from(m.output_channel) + u64::from(m.columns), COUNT)?;
+    at_most("first_column + columns", end, COUNT)?;
+    at_most("output_channel + columns", u64::from(m.output_channel) + u64::from(m.columns), COUNT)?;
     let channels = product([(end - 1) / u64::from(d.group_out) + 1, d.group_in.into()]);
-    most("the last channel of its groups", channels, m.input.channels.into())?;
+    at_most("the last channel of its groups", channels, m.input.channels.into())?;
     let k = product([d.window.kernel[0].into(), d.window.kernel[1].into(), d.group_in.into()]);
-    most("window.kernel * group_in", k, COUNT)?;
+    at_most("window.kernel * group_in", k, COUNT)?;
     if k > 1 && m.weights.row_bytes < m.columns {
         return Err(LimitError::WeightRow { row_bytes: m.weights.row_bytes, columns: m.columns });
     }
-    most("weights.address", m.weights.address, ADDRESS)
+    at_most("weights.address", m.weights.address, ADDRESS)
 }
 
-fn check_pool(p: &Pool, d: &PoolDescriptor, word: usize) -> Refused {
+fn check_pool(p: &Pool, d: &PoolDescriptor, word: usize) -> LimitCheck {
     check_view("input", &p.input, word)?;
     check_view("output", &p.output, word)?;
     check_steps(&d.window, &p.output)?;
@@ -280,19 +283,19 @@ fn check_pool(p: &Pool, d: &PoolDescriptor, word: usize) -> Refused {
     // Padding behind is negative, modulo 2^32, where the windows end before the operand.
     let padding = i64::from(window.pads[1]) + i64::from(window.pads[3].cast_signed());
     let padded = u64::from(p.input.width).saturating_add_signed(padding);
-    most("the last column under window", reach, padded)?;
-    least("rows", p.rows)?;
-    most("first_row + rows", u64::from(p.first_row) + u64::from(p.rows), p.output.rows.into())
+    at_most("the last column under window", reach, padded)?;
+    at_least("rows", p.rows)?;
+    at_most("first_row + rows", u64::from(p.first_row) + u64::from(p.rows), p.output.rows.into())
 }
 
-fn check_vector(v: &Vector, op: &VectorOp, word: usize) -> Refused {
+fn check_vector(v: &Vector, op: &VectorOp, word: usize) -> LimitCheck {
     for (number, input) in v.inputs.iter().enumerate() {
         check_view(format_args!("inputs[{number}]"), input, word)?;
     }
     check_view("output", &v.output, word)?;
-    least("rows", v.rows)?;
+    at_least("rows", v.rows)?;
     let end = u64::from(v.first_row) + u64::from(v.rows);
-    most("first_row + rows", end, COUNT)?;
+    at_most("first_row + rows", end, COUNT)?;
     let operands = match op {
         VectorOp::Fill { .. } | VectorOp::Float { function: FloatFunction::Constant(_), .. } => 0,
         VectorOp::Binary { .. } | VectorOp::Float { function: FloatFunction::Binary(_), .. } => 2,
@@ -307,29 +310,31 @@ fn check_vector(v: &Vector, op: &VectorOp, word: usize) -> Refused {
     match op {
         VectorOp::Move { dims, .. } => {
             let inner = dims.get(1..).map_or(1, size);
-            most("(first_row + rows) * the inner dims", u128::from(end) * inner, ELEMENTS)
+            at_most("(first_row + rows) * the inner dims", u128::from(end) * inner, ELEMENTS)
         }
-        VectorOp::Gather { inner, .. } => most("(first_row + rows) * inner", product([end, (*inner).into()]), ELEMENTS),
+        VectorOp::Gather { inner, .. } => {
+            at_most("(first_row + rows) * inner", product([end, (*inner).into()]), ELEMENTS)
+        }
         _ if op.reduces() => Ok(()),
-        _ => most("first_row + rows", end, v.output.rows.into()),
+        _ => at_most("first_row + rows", end, v.output.rows.into()),
     }
 }
 
 /// Windows step over the result's pixels.
-fn check_steps(window: &Window, output: &View) -> Refused {
+fn check_steps(window: &Window, output: &View) -> LimitCheck {
     for (axis, size) in [output.height, output.width].into_iter().enumerate() {
         let reach = product([size.into(), window.stride[axis].into()]);
-        most(format_args!("window.stride[{axis}] over the result's {size}"), reach, EXTENT)?;
+        at_most(format_args!("window.stride[{axis}] over the result's {size}"), reach, EXTENT)?;
     }
     Ok(())
 }
 
-fn check_descriptor(descriptor: &Descriptor) -> Refused {
+fn check_descriptor(descriptor: &Descriptor) -> LimitCheck {
     match descriptor {
         Descriptor::Matrix(d) => {
             check_window(&d.window)?;
-            least("group_in", d.group_in)?;
-            least("group_out", d.group_out)?;
+            at_least("group_in", d.group_in)?;
+            at_least("group_out", d.group_out)?;
             check_zero("input_zero", d.input_zero)?;
             check_zero("weight_zero", d.weight_zero)?;
             check_shift("first_shift", d.first_shift.map(i32::from))?;
@@ -345,24 +350,24 @@ fn check_descriptor(descriptor: &Descriptor) -> Refused {
     }
 }
 
-fn check_window(window: &Window) -> Refused {
+fn check_window(window: &Window) -> LimitCheck {
     for axis in 0..2 {
-        least(format_args!("window.kernel[{axis}]"), window.kernel[axis])?;
-        least(format_args!("window.stride[{axis}]"), window.stride[axis])?;
-        least(format_args!("window.dilation[{axis}]"), window.dilation[axis])?;
+        at_least(format_args!("window.kernel[{axis}]"), window.kernel[axis])?;
+        at_least(format_args!("window.stride[{axis}]"), window.stride[axis])?;
+        at_least(format_args!("window.dilation[{axis}]"), window.dilation[axis])?;
         let extent = product([u64::from(window.kernel[axis]), window.dilation[axis].into()]);
-        most(format_args!("window.kernel[{axis}] * dilation"), extent, EXTENT)?;
+        at_most(format_args!("window.kernel[{axis}] * dilation"), extent, EXTENT)?;
         for (side, pads) in [("before", window.pads[axis]), ("after", window.pads[axis + 2])] {
-            most(format_args!("window.pads[{axis}] {side}"), pads.cast_signed().unsigned_abs(), EXTENT)?;
+            at_most(format_args!("window.pads[{axis}] {side}"), pads.cast_signed().unsigned_abs(), EXTENT)?;
         }
     }
-    most("window.kernel, in cells,", product(window.kernel.map(u64::from)), TAPS)
+    at_most("window.kernel, in cells,", product(window.kernel.map(u64::from)), TAPS)
 }
 
-fn check_pool_kind(kind: &PoolKind, window: &Window) -> Refused {
+fn check_pool_kind(kind: &PoolKind, window: &Window) -> LimitCheck {
     let check_beyond = |beyond: &[u32; 2]| {
         (0..2).try_for_each(|axis| {
-            most(
+            at_most(
                 format_args!("beyond[{axis}]"),
                 beyond[axis],
                 window.pads[axis + 2].cast_signed().max(0).unsigned_abs().into(),
@@ -392,11 +397,11 @@ fn check_pool_kind(kind: &PoolKind, window: &Window) -> Refused {
     }
 }
 
-fn check_operator(op: &VectorOp) -> Refused {
+fn check_operator(op: &VectorOp) -> LimitCheck {
     match op {
         VectorOp::Binary { zeros, factors, scaling, .. } => {
             zeros.iter().try_for_each(|&zero| check_zero("zeros", zero))?;
-            factors.iter().try_for_each(|factor| most("factors", factor.unsigned_abs(), MULTIPLIER_MAX as u64))?;
+            factors.iter().try_for_each(|factor| at_most("factors", factor.unsigned_abs(), MULTIPLIER_MAX as u64))?;
             check_scaling(scaling)
         }
         VectorOp::Table(shape) => check_table(Some(shape)),
@@ -430,13 +435,13 @@ fn check_operator(op: &VectorOp) -> Refused {
         VectorOp::Gather { outer, extent, inner, indices } => {
             [("outer", *outer), ("extent", *extent), ("inner", *inner)]
                 .iter()
-                .try_for_each(|(field, value)| least(field, *value))?;
-            least("the number of indices", indices.len() as u64)?;
+                .try_for_each(|(field, value)| at_least(field, *value))?;
+            at_least("the number of indices", indices.len() as u64)?;
             if let Some(&index) = indices.iter().find(|index| *index >= extent) {
                 return Err(LimitError::Index { index, extent: *extent });
             }
             let longest = u64::from(*extent).max(indices.len() as u64);
-            most("outer * extent * inner", product([(*outer).into(), longest, (*inner).into()]), ELEMENTS)
+            at_most("outer * extent * inner", product([(*outer).into(), longest, (*inner).into()]), ELEMENTS)
         }
         VectorOp::Float { function, output } => {
             if let FloatFunction::Reduce { shape, axes, .. } = function {
@@ -452,29 +457,29 @@ fn check_operator(op: &VectorOp) -> Refused {
     }
 }
 
-fn check_reduction(shape: &[u32], axes: &[u32]) -> Refused {
-    shape.iter().try_for_each(|&size| least("shape", size))?;
-    most("the elements of shape", product(shape.iter().map(|&n| n.into())), ELEMENTS)?;
+fn check_reduction(shape: &[u32], axes: &[u32]) -> LimitCheck {
+    shape.iter().try_for_each(|&size| at_least("shape", size))?;
+    at_most("the elements of shape", product(shape.iter().map(|&n| n.into())), ELEMENTS)?;
     let beyond = axes.iter().find(|axis| **axis as usize >= shape.len());
     beyond.map_or(Ok(()), |&axis| Err(LimitError::Axis { axis, sizes: shape.len() }))
 }
 
-fn check_loops(name: &'static str, dims: &[u32], strides: &[i64], offset: i64) -> Refused {
+fn check_loops(name: &'static str, dims: &[u32], strides: &[i64], offset: i64) -> LimitCheck {
     if dims.is_empty() || dims.len() != strides.len() {
         return Err(LimitError::Strides { name, strides: strides.len(), loops: dims.len() });
     }
-    dims.iter().try_for_each(|&size| least("dims", size))?;
-    most("the product of dims", product(dims.iter().map(|&n| n.into())), ELEMENTS)?;
+    dims.iter().try_for_each(|&size| at_least("dims", size))?;
+    at_most("the product of dims", product(dims.iter().map(|&n| n.into())), ELEMENTS)?;
     let reach = |(&size, stride): (&u32, &i64)| u128::from(size) * u128::from(stride.unsigned_abs());
     let all: u128 = dims.iter().zip(strides).map(reach).sum();
-    most(format_args!("{name}_offset + dims * {name}_strides"), all + u128::from(offset.unsigned_abs()), ADDRESS)
+    at_most(format_args!("{name}_offset + dims * {name}_strides"), all + u128::from(offset.unsigned_abs()), ADDRESS)
 }
 
-fn check_zero(field: &str, zero: i32) -> Refused {
-    most(format_args!("the magnitude of {field}"), zero.unsigned_abs(), ZERO_POINT)
+fn check_zero(field: &str, zero: i32) -> LimitCheck {
+    at_most(format_args!("the magnitude of {field}"), zero.unsigned_abs(), ZERO_POINT)
 }
 
-fn check_shift(field: &'static str, shift: Option<i32>) -> Refused {
+fn check_shift(field: &'static str, shift: Option<i32>) -> LimitCheck {
     match shift {
         Some(shift) if !(SHIFT_MIN..=SHIFT_MAX).contains(&shift) => {
             Err(LimitError::Shift { field, shift, least: SHIFT_MIN, most: SHIFT_MAX })
@@ -483,31 +488,31 @@ fn check_shift(field: &'static str, shift: Option<i32>) -> Refused {
     }
 }
 
-fn check_factor(multiplier: i32, shift: i8) -> Refused {
-    most("the magnitude of multiplier", multiplier.unsigned_abs(), MULTIPLIER_MAX as u64)?;
+fn check_factor(multiplier: i32, shift: i8) -> LimitCheck {
+    at_most("the magnitude of multiplier", multiplier.unsigned_abs(), MULTIPLIER_MAX as u64)?;
     check_shift("shift", Some(shift.into()))
 }
 
-fn check_scaling(scaling: &Scaling) -> Refused {
+fn check_scaling(scaling: &Scaling) -> LimitCheck {
     check_factor(scaling.multiplier, scaling.shift)?;
     check_codes(&scaling.codes)
 }
 
-fn check_codes(codes: &Codes) -> Refused {
+fn check_codes(codes: &Codes) -> LimitCheck {
     check_clamp(codes.lo, codes.hi)
 }
 
-fn check_clamp(lo: i32, hi: i32) -> Refused {
+fn check_clamp(lo: i32, hi: i32) -> LimitCheck {
     if lo > hi { Err(LimitError::Clamp { lo, hi }) } else { Ok(()) }
 }
 
-fn check_table(table: Option<&TableShape>) -> Refused {
+fn check_table(table: Option<&TableShape>) -> LimitCheck {
     let Some(table) = table else { return Ok(()) };
-    most("entries", table.entries, ENTRIES)?;
+    at_most("entries", table.entries, ENTRIES)?;
     check_clamp(table.lo, table.hi)
 }
 
-fn check_output(output: Option<&FloatOutput>) -> Refused {
+fn check_output(output: Option<&FloatOutput>) -> LimitCheck {
     Ok(output.map_or(Ok(()), |output| Finish::from(output).check())?)
 }
 
@@ -520,7 +525,7 @@ mod tests {
         View::whole(&[1, height as usize, width as usize, 8], DType::I8, 8, Space::Cache, 0)
     }
 
-    fn pool(window: Window, input: View, output: View) -> Refused {
+    fn pool(window: Window, input: View, output: View) -> LimitCheck {
         let descriptor = PoolDescriptor { kind: PoolKind::Max, window };
         check_window(&window)?;
         let zero = crate::DescriptorId(0);

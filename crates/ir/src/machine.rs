@@ -201,7 +201,7 @@ const BANKS: u64 = 1 << 16;
 const MOST: u64 = 1 << 20;
 
 impl Machine {
-    /// What makes no sense, if anything does not.
+    /// Checks that all parameters make sense.
     ///
     /// # Errors
     /// The parameter and why it cannot be so.

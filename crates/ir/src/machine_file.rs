@@ -60,7 +60,7 @@ impl Machine {
         };
         let own: Table = text.parse().map_err(told)?;
         let mut machine: Self = if own.contains_key("base") {
-            inherited(own).map_err(fail)?.try_into().map_err(told)?
+            merge_base(own).map_err(fail)?.try_into().map_err(told)?
         } else {
             toml::from_str(text).map_err(told)?
         };
@@ -77,7 +77,7 @@ fn name(text: &str) -> Option<String> {
 }
 
 /// All parameters of a file with a base: those it states, the rest from the base.
-fn inherited(mut own: Table) -> Result<Table, MachineError> {
+fn merge_base(mut own: Table) -> Result<Table, MachineError> {
     let Some(base) = own.remove("base") else { return Ok(own) };
     let base = base.as_str().ok_or_else(|| wrong_type("base", &base, &Value::String(String::new())))?;
     let Some(text) = Machine::preset_text(base) else {
@@ -86,7 +86,7 @@ fn inherited(mut own: Table) -> Result<Table, MachineError> {
     if !own.contains_key("name") {
         return Err(MachineError::Unnamed { base: base.to_owned() });
     }
-    let mut whole = inherited(text.parse().expect("presets are valid TOML"))?;
+    let mut whole = merge_base(text.parse().expect("presets are valid TOML"))?;
     for (key, value) in own {
         let Some(inherited) = whole.get_mut(&key) else { return Err(unknown(&key, &whole)) };
         match (inherited, value) {

@@ -18,7 +18,7 @@ static LIMIT: AtomicU64 = AtomicU64::new(0);
 pub fn limit() -> u64 {
     static FREE: OnceLock<u64> = OnceLock::new();
     match LIMIT.load(Ordering::Relaxed) {
-        0 => *FREE.get_or_init(|| stated().unwrap_or_else(available)),
+        0 => *FREE.get_or_init(|| limit_from_environment().unwrap_or_else(available)),
         limit => limit,
     }
 }
@@ -49,12 +49,12 @@ pub struct MemoryError {
     pub limit: u64,
 }
 
-/// What the environment says; a word that is no number says nothing.
-fn stated() -> Option<u64> {
+/// The limit stated in the environment; a word that is no number states none.
+fn limit_from_environment() -> Option<u64> {
     std::env::var(VARIABLE).ok()?.trim().parse().ok().filter(|&limit| limit > 0)
 }
 
-/// What systems without a figure are taken to have.
+/// The memory assumed of systems that state no figure.
 const UNKNOWN: u64 = 8 << 30;
 
 /// Free memory of the computer, or of the container if that is less.

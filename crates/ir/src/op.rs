@@ -25,7 +25,7 @@ pub struct Table {
     pub hi: i32,
 }
 
-/// What happens to an integer accumulator on its way out of a linear operator.
+/// The conversion of an integer accumulator to an element of the result of a linear operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Epilogue {
@@ -243,7 +243,7 @@ pub struct FloatNorm {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FloatReduction {
-    /// What the sum (or norm) is divided by, a float32: the number of elements for a mean, else 1.
+    /// The divisor of the sum (or norm), a float32: the number of elements for a mean, else 1.
     pub divisor: Real,
     /// To the output.
     #[serde(default)]
@@ -400,7 +400,7 @@ pub enum Op {
     Reduce {
         /// Operand.
         input: TensorId,
-        /// What is computed.
+        /// The operation.
         kind: ReduceKind,
         /// Reduced axes, ascending.
         axes: Vec<u32>,
@@ -433,7 +433,7 @@ pub enum Op {
         before: Vec<u32>,
         /// Cells after, per axis.
         after: Vec<u32>,
-        /// What they hold.
+        /// Their value.
         mode: PadMode,
     },
     /// Movement of elements: the output in row-major order runs over `dims`; the element at multi-index `i` is the input's

@@ -11,13 +11,13 @@ impl Op {
         match self {
             Self::Conv { input, weights, bias, epilogue, .. } => {
                 let mut ids = vec![*input, *weights, *bias];
-                ids.extend(fused(epilogue));
+                ids.extend(fused_table(epilogue));
                 ids
             }
             Self::MatMul { a, b, bias, epilogue } => {
                 let mut ids = vec![*a, *b];
                 ids.extend(*bias);
-                ids.extend(fused(epilogue));
+                ids.extend(fused_table(epilogue));
                 ids
             }
             Self::Unary { input, function } => {
@@ -58,12 +58,12 @@ impl Op {
         match &mut op {
             Self::Conv { input, weights, bias, epilogue, .. } => {
                 [input, weights, bias].into_iter().for_each(&mut put);
-                fused_mut(epilogue).into_iter().for_each(put);
+                fused_table_mut(epilogue).into_iter().for_each(put);
             }
             Self::MatMul { a, b, bias, epilogue } => {
                 [a, b].into_iter().for_each(&mut put);
                 bias.iter_mut().for_each(&mut put);
-                fused_mut(epilogue).into_iter().for_each(put);
+                fused_table_mut(epilogue).into_iter().for_each(put);
             }
             Self::Unary { input, function } => {
                 put(input);
@@ -96,11 +96,11 @@ impl Op {
 }
 
 /// Entries of the table a linear operator ends in.
-fn fused(epilogue: &Arithmetic<Epilogue>) -> Option<TensorId> {
+fn fused_table(epilogue: &Arithmetic<Epilogue>) -> Option<TensorId> {
     epilogue.fixed()?.table.as_ref().map(|table| table.entries)
 }
 
-fn fused_mut(epilogue: &mut Arithmetic<Epilogue>) -> Option<&mut TensorId> {
+fn fused_table_mut(epilogue: &mut Arithmetic<Epilogue>) -> Option<&mut TensorId> {
     match epilogue {
         Arithmetic::Fixed(Epilogue { table: Some(table), .. }) => Some(&mut table.entries),
         _ => None,

@@ -77,7 +77,7 @@ impl Packed {
         ((rows * columns).div_ceil(2) + cells + zero_points) as u64
     }
 
-    /// What is wrong with this as the packed form of a constant of `shape`.
+    /// Checks that this is a packed form of a constant of `shape`.
     ///
     /// # Errors
     /// [`PackedError`].

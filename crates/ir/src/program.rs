@@ -92,7 +92,7 @@ pub struct Bounds {
 impl Bounds {
     /// All bounds by name, in a fixed order.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, u64); 8] {
+    pub fn by_name(&self) -> [(&'static str, u64); 8] {
         [
             ("array", self.array),
             ("ddr", self.ddr),
@@ -107,7 +107,7 @@ impl Bounds {
 
     /// The lower of two, bound by bound.
     #[must_use]
-    pub fn least(&self, other: &Self) -> Self {
+    pub fn min(&self, other: &Self) -> Self {
         Self {
             array: self.array.min(other.array),
             ddr: self.ddr.min(other.ddr),
@@ -124,7 +124,7 @@ impl Bounds {
     #[must_use]
     pub fn binding(&self) -> (&'static str, u64) {
         let mut best = ("array", 0);
-        for (name, cycles) in self.named() {
+        for (name, cycles) in self.by_name() {
             if cycles > best.1 {
                 best = (name, cycles);
             }

@@ -25,7 +25,7 @@ impl Region {
         self.space == space && self.bytes.start < bytes.end && bytes.start < self.bytes.end
     }
 
-    fn moved(&self) -> Range<u64> {
+    fn target(&self) -> Range<u64> {
         self.to..self.to + (self.bytes.end - self.bytes.start)
     }
 }
@@ -41,7 +41,7 @@ impl Program {
         for region in &mut regions {
             region.to = address.checked_add(region.bytes.start - lowest).ok_or(RelocationError::Range { address })?;
         }
-        self.relocated(&regions)
+        self.relocate(&regions)
     }
 
     /// The same program with each port that is named at an address of its own; the others stay.
@@ -65,7 +65,7 @@ impl Program {
                 .checked_sub(port.view.address - region.bytes.start)
                 .ok_or(RelocationError::Range { address })?;
         }
-        self.relocated(&regions)
+        self.relocate(&regions)
     }
 
     /// Whether a port is one of the constants.
@@ -101,7 +101,7 @@ impl Program {
         Ok(joined)
     }
 
-    fn relocated(&self, regions: &[Region]) -> Result<Self, RelocationError> {
+    fn relocate(&self, regions: &[Region]) -> Result<Self, RelocationError> {
         regions.iter().try_for_each(|region| self.fits(region))?;
         let mut moved = self.clone();
         let mut taken: Vec<(u8, Range<u64>)> = Vec::new();
@@ -121,8 +121,8 @@ impl Program {
             }
         }
         for (number, region) in regions.iter().enumerate() {
-            let range = region.moved();
-            let others = regions[..number].iter().map(|other| (other.space, other.moved()));
+            let range = region.target();
+            let others = regions[..number].iter().map(|other| (other.space, other.target()));
             let meets = |(space, other): &(u8, Range<u64>)| {
                 *space == region.space && range.start < other.end && other.start < range.end
             };
@@ -136,7 +136,7 @@ impl Program {
                 port.view.address = port.view.address - region.bytes.start + region.to;
             }
         }
-        taken.extend(regions.iter().map(|region| (region.space, region.moved())));
+        taken.extend(regions.iter().map(|region| (region.space, region.target())));
         for (space, bytes) in moved.ddr_bytes.iter_mut().enumerate() {
             let here = taken.iter().filter(|(other, _)| usize::from(*other) == space);
             *bytes = here.map(|(_, range)| range.end).max().unwrap_or(0);

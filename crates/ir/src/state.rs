@@ -57,19 +57,19 @@ pub struct StateRegion {
     pub zero: [u8; 4],
 }
 
-/// What a transfer does at a position.
+/// A transfer at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed {
+pub struct PositionedTransfer {
     /// With the addresses of the position.
     pub transfer: Transfer,
     /// From which DDR address on a load writes zero points, and of which state.
     pub limit: Option<(u64, StateRegion)>,
 }
 
-impl Placed {
+impl PositionedTransfer {
     /// Bytes of a run that begins at a DDR address which are loaded or stored.
     #[must_use]
-    pub fn moved(&self, address: u64) -> u32 {
+    pub fn transferred_bytes(&self, address: u64) -> u32 {
         let bytes = self.transfer.bytes;
         self.limit.map_or(bytes, |(limit, _)| limit.saturating_sub(address).min(bytes.into()) as u32)
     }
@@ -79,7 +79,7 @@ impl Placed {
     pub fn total_bytes(&self) -> u64 {
         match self.limit {
             None => self.transfer.total_bytes(),
-            Some(_) => self.transfer.runs().map(|(address, _)| u64::from(self.moved(address))).sum(),
+            Some(_) => self.transfer.runs().map(|(address, _)| u64::from(self.transferred_bytes(address))).sum(),
         }
     }
 }
@@ -209,7 +209,7 @@ impl Program {
     }
 
     /// Bytes by which the output of a region lies lower at the position of the run than its port says.
-    fn absent(&self, region: &StateRegion) -> u64 {
+    fn missing_bytes(&self, region: &StateRegion) -> u64 {
         self.position.map_or(0, |position| u64::from(region.past.saturating_sub(position)) * region.stride)
     }
 
@@ -218,25 +218,25 @@ impl Program {
     pub fn output_view(&self, output: usize) -> View {
         let view = self.outputs[output].view;
         let state = self.states.iter().find(|state| state.output as usize == output);
-        let absent = state.and_then(|state| state.region(self)).map_or(0, |region| self.absent(&region));
+        let absent = state.and_then(|state| state.region(self)).map_or(0, |region| self.missing_bytes(&region));
         View { address: view.address - absent, ..view }
     }
 
-    /// What a transfer does at the position of the run.
+    /// The transfer at the position of the run.
     #[must_use]
-    pub fn placed(&self, transfer: &Transfer) -> Placed {
-        let plain = Placed { transfer: *transfer, limit: None };
+    pub fn positioned_transfer(&self, transfer: &Transfer) -> PositionedTransfer {
+        let plain = PositionedTransfer { transfer: *transfer, limit: None };
         if self.position.is_none() {
             return plain;
         }
         let of =
             |region: &StateRegion| region.overlaps(transfer.ddr_space, transfer.ddr_address, transfer.ddr_address + 1);
         let Some(region) = self.state_regions().flatten().find(of) else { return plain };
-        let absent = self.absent(&region);
+        let absent = self.missing_bytes(&region);
         if transfer.ddr_address < region.border {
-            return Placed { limit: Some((region.border - absent, region)), ..plain };
+            return PositionedTransfer { limit: Some((region.border - absent, region)), ..plain };
         }
-        Placed { transfer: Transfer { ddr_address: transfer.ddr_address - absent, ..*transfer }, ..plain }
+        PositionedTransfer { transfer: Transfer { ddr_address: transfer.ddr_address - absent, ..*transfer }, ..plain }
     }
 }
 

@@ -137,7 +137,7 @@ fn read_line(
         return reader.end();
     };
     if word == "constants" {
-        let (space, size) = (reader.whole()?, reader.whole()?);
+        let (space, size) = (reader.unsigned_integer()?, reader.unsigned_integer()?);
         if space != constants.len() as u64 {
             return Err(SyntaxError::Space { found: space, expected: constants.len() });
         }
@@ -212,7 +212,7 @@ fn write_instruction(out: &mut String, value: &Value) {
     write_value(out, &value["work"]);
 }
 
-fn bare(text: &str) -> bool {
+fn is_bare_word(text: &str) -> bool {
     let first = text.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
     first
         && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/' | '-'))
@@ -227,10 +227,10 @@ fn variant(record: &Map<String, Value>) -> Option<(&String, &Value)> {
 fn write_value(out: &mut String, value: &Value) {
     match value {
         Value::Null => out.push_str("none"),
-        Value::String(text) if bare(text) => out.push_str(text),
+        Value::String(text) if is_bare_word(text) => out.push_str(text),
         Value::Array(list) => {
             out.push('[');
-            separated(out, list, write_value);
+            write_list(out, list, write_value);
             out.push(']');
         }
         Value::Object(record) => {
@@ -240,7 +240,7 @@ fn write_value(out: &mut String, value: &Value) {
                 out.push(')');
             } else if write_view(out, record).is_none() {
                 out.push('(');
-                separated(out, record, |out, (key, entry)| {
+                write_list(out, record, |out, (key, entry)| {
                     // Keys of records are field names, which are bare words.
                     let _ = write!(out, "{key}=");
                     write_value(out, entry);
@@ -255,7 +255,7 @@ fn write_value(out: &mut String, value: &Value) {
     }
 }
 
-fn separated<T>(out: &mut String, entries: impl IntoIterator<Item = T>, write: impl Fn(&mut String, T)) {
+fn write_list<T>(out: &mut String, entries: impl IntoIterator<Item = T>, write: impl Fn(&mut String, T)) {
     for (i, entry) in entries.into_iter().enumerate() {
         if i > 0 {
             out.push(' ');
@@ -307,7 +307,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Something else stands where this must.
-    fn expected(&self, what: impl Into<String>) -> SyntaxError {
+    fn unexpected_token(&self, what: impl Into<String>) -> SyntaxError {
         SyntaxError::Expected { expected: what.into(), before: self.sample() }
     }
 
@@ -342,13 +342,13 @@ impl<'a> Reader<'a> {
     }
 
     fn expect(&mut self, token: char) -> Result<(), SyntaxError> {
-        if self.accept(token) { Ok(()) } else { Err(self.expected(format!("'{token}'"))) }
+        if self.accept(token) { Ok(()) } else { Err(self.unexpected_token(format!("'{token}'"))) }
     }
 
-    fn whole(&mut self) -> Result<u64, SyntaxError> {
+    fn unsigned_integer(&mut self) -> Result<u64, SyntaxError> {
         self.skip();
         let digits = self.take(|c| c.is_ascii_digit());
-        digits.parse().map_err(|_| self.expected("a number"))
+        digits.parse().map_err(|_| self.unexpected_token("a number"))
     }
 
     fn instruction(&mut self, unit: &str) -> Result<Value, SyntaxError> {
@@ -357,13 +357,13 @@ impl<'a> Reader<'a> {
         loop {
             let before = self.rest;
             match self.word() {
-                Some("layer") if self.accept('=') => layer = Some(self.whole()?),
+                Some("layer") if self.accept('=') => layer = Some(self.unsigned_integer()?),
                 Some("wait") if self.accept('=') => {
                     self.expect('[')?;
                     while !self.accept(']') {
                         let unit = self.word().ok_or(SyntaxError::Name("a unit"))?;
                         self.expect(':')?;
-                        waits.push(serde_json::json!({"unit": unit, "count": self.whole()?}));
+                        waits.push(serde_json::json!({"unit": unit, "count": self.unsigned_integer()?}));
                     }
                 }
                 _ => {
@@ -389,7 +389,7 @@ impl<'a> Reader<'a> {
         if self.accept('(') {
             let mut record = Map::new();
             while !self.accept(')') {
-                let key = self.word().ok_or_else(|| self.expected("a key"))?;
+                let key = self.word().ok_or_else(|| self.unexpected_token("a key"))?;
                 self.expect('=')?;
                 if record.insert(key.to_owned(), self.value(deeper)?).is_some() {
                     return Err(SyntaxError::Twice(key.to_owned()));
@@ -410,7 +410,7 @@ impl<'a> Reader<'a> {
             let text = self.take(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '+'));
             return text.parse::<Number>().map(Value::Number).map_err(|_| SyntaxError::Number(text.to_owned()));
         }
-        let word = self.word().ok_or_else(|| self.expected("a value"))?;
+        let word = self.word().ok_or_else(|| self.unexpected_token("a value"))?;
         Ok(match word {
             "none" => Value::Null,
             "true" => Value::Bool(true),
@@ -428,24 +428,24 @@ impl<'a> Reader<'a> {
     fn view(&mut self, depth: usize) -> Result<Value, SyntaxError> {
         let space = self.value(depth)?;
         self.expect(':')?;
-        let address = self.whole()?;
+        let address = self.unsigned_integer()?;
         let dtype = self.word().ok_or(SyntaxError::Name("an element type"))?;
-        let rows = self.whole()?;
+        let rows = self.unsigned_integer()?;
         self.expect('/')?;
-        let height = self.whole()?;
+        let height = self.unsigned_integer()?;
         self.expect('x')?;
-        let width = self.whole()?;
+        let width = self.unsigned_integer()?;
         self.expect('x')?;
-        let channels = self.whole()?;
-        let pixel_bytes = self.whole()?;
+        let channels = self.unsigned_integer()?;
+        let pixel_bytes = self.unsigned_integer()?;
         self.expect('+')?;
-        let channel_offset = self.whole()?;
-        let first_row = self.whole()?;
+        let channel_offset = self.unsigned_integer()?;
+        let first_row = self.unsigned_integer()?;
         self.expect('+')?;
-        let stored_rows = self.whole()?;
-        let pixel = self.whole()?;
+        let stored_rows = self.unsigned_integer()?;
+        let pixel = self.unsigned_integer()?;
         self.expect(',')?;
-        let channel = self.whole()?;
+        let channel = self.unsigned_integer()?;
         self.expect('>')?;
         Ok(serde_json::json!({
             "space": space, "address": address, "dtype": dtype, "rows": rows, "height": height, "width": width,

@@ -32,7 +32,7 @@ pub fn tiles_per_block(input: DType, weights: DType) -> u64 {
 
 /// Whether sums need 48 bits; those of floats are float32.
 #[must_use]
-pub fn wide(input: DType, weights: DType) -> bool {
+pub fn has_wide_sums(input: DType, weights: DType) -> bool {
     !input.is_float() && input.bytes().max(weights.bytes()) > 1
 }
 
@@ -130,7 +130,7 @@ pub fn pixel_words(view: &View, word: usize) -> (u64, u64) {
 
 /// Words of a view's rows that hold its channels.
 #[must_use]
-pub fn words(view: &View, rows: u64, machine: &Machine) -> u64 {
+pub fn view_words(view: &View, rows: u64, machine: &Machine) -> u64 {
     if view.pixel_bytes > machine.cache.word_bytes {
         return rows * u64::from(view.width) * pixel_words(view, machine.word()).1;
     }
@@ -158,7 +158,7 @@ pub struct Streams {
 pub fn pool(pool: &Pool, descriptor: &PoolDescriptor, machine: &Machine) -> Streams {
     let window = &descriptor.window;
     let taps = u64::from(window.kernel[0] * window.kernel[1]);
-    let writes = words(&pool.output, u64::from(pool.rows), machine);
+    let writes = view_words(&pool.output, u64::from(pool.rows), machine);
     let wide = u64::from(pool.input.dtype.bytes() as u32);
     let mut lines = 0;
     let out_height = output_height(&pool.output);
@@ -166,7 +166,7 @@ pub fn pool(pool: &Pool, descriptor: &PoolDescriptor, machine: &Machine) -> Stre
         let top = i64::from(row % out_height) * i64::from(window.stride[0]) - i64::from(window.pads[0]);
         lines += window.inside(0, top, pool.input.height).len() as u64;
     }
-    let reads = words(&pool.input, lines, machine);
+    let reads = view_words(&pool.input, lines, machine);
     let compute = writes * taps.div_ceil(u64::from(machine.pdp.taps)) * wide;
     let cycles = compute.max(reads.div_ceil(u64::from(machine.feeder.words))).max(writes);
     Streams { cycles, reads: vec![reads], writes }
@@ -190,12 +190,12 @@ pub fn vector(vector: &Vector, op: &VectorOp, machine: &Machine) -> Streams {
         _ => ewp.r#move,
     };
     let word = u64::from(machine.cache.word_bytes);
-    let out_words = words(&vector.output, u64::from(vector.rows), machine);
-    let whole = |view: &View| words(view, u64::from(view.stored_rows), machine);
+    let out_words = view_words(&vector.output, u64::from(vector.rows), machine);
+    let whole = |view: &View| view_words(view, u64::from(view.stored_rows), machine);
     let share = |n: u64, part: u64, of: u64| (n * part).div_ceil(of.max(1));
     let (reads, writes): (Vec<u64>, u64) = match op {
         _ if op.reduces() => (vector.inputs.iter().map(whole).collect(), whole(&vector.output)),
-        VectorOp::ArgMax { .. } => (vec![words(&vector.inputs[0], u64::from(vector.rows), machine)], out_words),
+        VectorOp::ArgMax { .. } => (vec![view_words(&vector.inputs[0], u64::from(vector.rows), machine)], out_words),
         VectorOp::Move { dims, .. } => {
             let inner: u64 = dims.iter().skip(1).map(|&d| u64::from(d)).product();
             let bytes = u64::from(vector.rows) * inner;
@@ -214,7 +214,7 @@ pub fn vector(vector: &Vector, op: &VectorOp, machine: &Machine) -> Streams {
                 .iter()
                 .map(|v| {
                     if v.rows == vector.output.rows {
-                        words(v, u64::from(vector.rows), machine)
+                        view_words(v, u64::from(vector.rows), machine)
                     } else {
                         share(whole(v), u64::from(vector.rows), u64::from(vector.output.rows)).max(1)
                     }

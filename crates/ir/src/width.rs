@@ -41,7 +41,7 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), WidthError> {
             return Err(WidthError::ZeroPoint { zero_point, tensor: operand.name.clone(), dtype });
         }
     }
-    let leaves = |requant: &Requant| within(output, requant.lo, requant.hi);
+    let leaves = |requant: &Requant| check_clamp(output, requant.lo, requant.hi);
     match &layer.op {
         Op::Conv { weights, epilogue: Arithmetic::Float(_), .. } => finite(tensor(*weights)),
         Op::Conv { input, weights, bias, epilogue: Arithmetic::Fixed(epilogue), .. } => {
@@ -53,13 +53,13 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), WidthError> {
         Op::AveragePool { input, window, average: Arithmetic::Fixed(average), .. } => {
             let cells = i128::from(window.kernel[0]) * i128::from(window.kernel[1]);
             sum_fits(cells * magnitude(tensor(*input)), WIDE)?;
-            within(output, average.lo, average.hi)
+            check_clamp(output, average.lo, average.hi)
         }
         Op::Binary { requant: Arithmetic::Fixed(requant), .. }
         | Op::Rescale { requant: Arithmetic::Fixed(requant), .. } => leaves(requant),
         Op::Quantize { lo, hi, zero_point, .. } => {
-            within_type(output, *zero_point, *zero_point)?;
-            within_type(output, *lo, *hi)
+            check_clamp_in_type(output, *zero_point, *zero_point)?;
+            check_clamp_in_type(output, *lo, *hi)
         }
         Op::Unary { function: Arithmetic::Fixed(table), .. } => table_fits(table, output),
         Op::PRelu { slopes: Arithmetic::Fixed(slopes), .. } => leaves(&slopes.positive),
@@ -67,7 +67,7 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), WidthError> {
             if e.multiplier < 0 {
                 return Err(WidthError::NegativeMultiplier(e.multiplier));
             }
-            within(output, e.lo, e.hi)
+            check_clamp(output, e.lo, e.hi)
         }
         Op::LayerNorm { gamma, beta, norm: Arithmetic::Float(_), .. } => {
             constant(tensor(*gamma))?;
@@ -82,7 +82,7 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), WidthError> {
         Op::Concat { inputs, requants, .. } => {
             concatenation(&inputs.iter().map(|&id| tensor(id)).collect::<Vec<_>>(), requants, output)
         }
-        Op::Pad { mode: crate::PadMode::Constant(code), .. } => within_type(output, *code, *code),
+        Op::Pad { mode: crate::PadMode::Constant(code), .. } => check_clamp_in_type(output, *code, *code),
         // What only moves or compares, and floats.
         Op::MatMul { .. }
         | Op::AveragePool { .. }
@@ -111,7 +111,7 @@ fn convolution(x: &Tensor, w: &Tensor, bias: &Tensor, epilogue: &Epilogue, outpu
     let rows = product(&w.shape[1..]);
     let limit = limit(x, w);
     constant(w)?;
-    let bias = summed(epilogue, bias.integers())?;
+    let bias = accumulated_biases(epilogue, bias.integers())?;
     constant_product(x, w, [rows, columns], [1, rows], &bias, limit)?;
     epilogue_fits(epilogue, output)
 }
@@ -124,7 +124,7 @@ fn matrices(
     output: &Tensor,
 ) -> Result<(), WidthError> {
     let [.., k, n] = b.shape[..] else { return Err(WidthError::Matrices) };
-    let bias = summed(epilogue, bias.map_or_else(Vec::new, Tensor::integers))?;
+    let bias = accumulated_biases(epilogue, bias.map_or_else(Vec::new, Tensor::integers))?;
     if b.constant.is_some() && b.shape.len() == 2 {
         constant_product(a, b, [k, n], [n, 1], &bias, limit(a, b))?;
     } else {
@@ -144,7 +144,7 @@ fn normalization([x, gamma, beta]: [&Tensor; 3], norm: &Norm, output: &Tensor) -
     for (gamma, beta) in gamma.integers().into_iter().zip(beta.integers()) {
         sum_fits((i128::from(gamma).abs() << 23) + i128::from(beta).abs(), WIDE)?;
     }
-    within(output, norm.requant.lo, norm.requant.hi)
+    check_clamp(output, norm.requant.lo, norm.requant.hi)
 }
 
 /// Sums along axes.
@@ -157,14 +157,16 @@ fn reduction(x: &Tensor, kind: ReduceKind, axes: &[u32], requant: &Requant, outp
         ReduceKind::SumSquare => sum_fits(count * term * term, WIDE)?,
         ReduceKind::Norm => {}
     }
-    within(output, requant.lo, requant.hi)
+    check_clamp(output, requant.lo, requant.hi)
 }
 
 /// Operands joined, some of them rescaled.
 fn concatenation(inputs: &[&Tensor], requants: &[Option<Requant>], output: &Tensor) -> Result<(), WidthError> {
     for (input, requant) in inputs.iter().zip(requants) {
         match requant {
-            Some(requant) if matches!(input.dtype, DType::I8 | DType::I16) => within(output, requant.lo, requant.hi)?,
+            Some(requant) if matches!(input.dtype, DType::I8 | DType::I16) => {
+                check_clamp(output, requant.lo, requant.hi)?
+            }
             None if input.dtype == output.dtype => {}
             _ => {
                 let operand = input.name.clone();
@@ -211,7 +213,7 @@ fn sum_fits(bound: i128, limit: i128) -> Result<(), WidthError> {
 }
 
 /// The biases that are part of the accumulators: none where they follow a first rounding, which holds them to 32 bits.
-fn summed(epilogue: &Epilogue, bias: Vec<i64>) -> Result<Vec<i64>, WidthError> {
+fn accumulated_biases(epilogue: &Epilogue, bias: Vec<i64>) -> Result<Vec<i64>, WidthError> {
     if epilogue.first_shift.is_none() {
         return Ok(bias);
     }
@@ -256,7 +258,7 @@ fn epilogue_fits(epilogue: &Epilogue, output: &Tensor) -> Result<(), WidthError>
         return Err(WidthError::RequantizationZeroPoint(zero_point));
     }
     match &epilogue.table {
-        None => within(output, epilogue.requant.lo, epilogue.requant.hi),
+        None => check_clamp(output, epilogue.requant.lo, epilogue.requant.hi),
         Some(table) => {
             let (lo, hi) = (epilogue.requant.lo, epilogue.requant.hi);
             if lo < -32768 || hi > 32767 {
@@ -268,18 +270,18 @@ fn epilogue_fits(epilogue: &Epilogue, output: &Tensor) -> Result<(), WidthError>
 }
 
 fn table_fits(table: &Table, output: &Tensor) -> Result<(), WidthError> {
-    within(output, table.lo, table.hi)
+    check_clamp(output, table.lo, table.hi)
 }
 
 /// The clamp is not empty and the output an activation that holds it.
-fn within(output: &Tensor, lo: i32, hi: i32) -> Result<(), WidthError> {
+fn check_clamp(output: &Tensor, lo: i32, hi: i32) -> Result<(), WidthError> {
     if !matches!(output.dtype, DType::I8 | DType::I16) {
         return Err(WidthError::Output { output: output.name.clone(), dtype: output.dtype.name() });
     }
-    within_type(output, lo, hi)
+    check_clamp_in_type(output, lo, hi)
 }
 
-fn within_type(output: &Tensor, lo: i32, hi: i32) -> Result<(), WidthError> {
+fn check_clamp_in_type(output: &Tensor, lo: i32, hi: i32) -> Result<(), WidthError> {
     let (least, most) = output.dtype.range();
     if lo > hi || i64::from(lo) < least || i64::from(hi) > most {
         let (output, dtype) = (output.name.clone(), output.dtype.name());

@@ -25,7 +25,7 @@ use tpuflow_ir::Window;
 
 use crate::Element;
 use crate::buffers::{BLOCK_BYTES, aligned, block_rows, buffer};
-use crate::gemm::tiles::Walk;
+use crate::gemm::tiles::RowLayout;
 pub use crate::linear::After;
 use crate::linear::{self, Linear, by_columns};
 use crate::pages::Addresses;
@@ -252,7 +252,7 @@ impl Conv {
         let tap = |i: usize, j: usize| (i * dilation[0] * cells + j * dilation[1]) * c;
         if let Path::Runs(runs) = self.path {
             // Rows from one line to the next, and what a line is longer than that.
-            let (pitch, line) = if tiles.skips() { (ow, [ow, (cells - ow) * c]) } else { (cells, Walk::EVEN) };
+            let (pitch, line) = if tiles.skips() { (ow, [ow, (cells - ow) * c]) } else { (cells, RowLayout::EVEN) };
             let places = buffer(&mut scratch.places, (lines - 1) * pitch + ow);
             for (row, place) in places.iter_mut().enumerate() {
                 *place = (row % pitch < ow).then(|| (row / pitch * ow + row % pitch) * o);
@@ -261,7 +261,7 @@ impl Conv {
                 let starts: Vec<usize> = (0..runs)
                     .map(|run| group * depth + if runs == kh { tap(run, 0) } else { tap(run / kw, run % kw) })
                     .collect();
-                let walk = Walk { codes: image, stride: c, line, runs: &starts };
+                let walk = RowLayout { codes: image, stride: c, line, runs: &starts };
                 linear.walk(&walk, places.len(), blocks.clone(), |row| places[row], &mut y[group * columns..]);
             }
             return;
@@ -284,7 +284,7 @@ impl Conv {
                     }
                 }
             }
-            let walk = Walk { codes: rows, stride: k, line: Walk::EVEN, runs: &[0] };
+            let walk = RowLayout { codes: rows, stride: k, line: RowLayout::EVEN, runs: &[0] };
             linear.walk(&walk, pixels, blocks.clone(), |row| Some(row * o), &mut y[group * columns..]);
         }
     }
@@ -313,7 +313,7 @@ impl Conv {
     }
 }
 
-/// What [`copy`] may read and write beyond the end.
+/// Elements that [`copy`] may read and write beyond the end.
 const SLACK: usize = 64;
 
 /// Copies `length` codes, and whatever follows up to the next sixteen: short copies of a known size are far quicker.

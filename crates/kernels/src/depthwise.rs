@@ -25,7 +25,7 @@ pub struct Depthwise {
     interleaved: Option<interleaved::Filters>,
 }
 
-/// What a row of output pixels is computed from.
+/// The operands of a row of output pixels.
 struct Row<'a, X> {
     geometry: &'a Geometry,
     x: &'a [X],

@@ -103,7 +103,7 @@ impl Table {
     }
 }
 
-/// What is added to the products of a row before they are requantised: one value for the row and one per column.
+/// The addends of the products of a row before they are requantised: one value for the row and one per column.
 #[derive(Clone, Copy, Debug)]
 pub struct Offsets<'a, T> {
     /// Of the row.
@@ -289,7 +289,7 @@ impl Epilogue {
     }
 }
 
-/// What a vector variant needs of an epilogue.
+/// The parameters of an epilogue for a vector variant.
 #[derive(Clone, Copy)]
 struct Row<'a> {
     factors: &'a [f64],

@@ -41,10 +41,10 @@ pub enum Lanes {
     Avx512(Avx512Vnni),
 }
 
-/// What [`Lanes::run`] compiles. A closure that is large is compiled once for all widths, hence for the narrowest; whoever wants
-/// to be sure implements this for a type and marks it `#[inline(always)]`.
+/// Work that [`Lanes::run`] compiles. A closure that is large is compiled once for all widths, hence for the narrowest;
+/// whoever wants to be sure implements this for a type and marks it `#[inline(always)]`.
 pub trait Work {
-    /// What comes of it.
+    /// Its result.
     type Result;
 
     /// Does it.
@@ -280,8 +280,8 @@ impl Isa {
         }
     }
 
-    /// What `TPUFLOW_ISA` names, else the fastest; decided at the first call. Where the variable names anything else,
-    /// [`Self::check`] says so, which whoever runs a graph asks first.
+    /// The instruction set `TPUFLOW_ISA` names, else the fastest; decided at the first call. Where the variable names
+    /// anything else, [`Self::check`] says so, which whoever runs a graph asks first.
     #[must_use]
     pub fn selected() -> Self {
         Self::choice().clone().unwrap_or(Self::Reference)

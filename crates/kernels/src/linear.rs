@@ -15,7 +15,7 @@ use std::ops::Range;
 use crate::buffers::{block_rows, buffer};
 pub use crate::epilogue::Epilogue;
 use crate::epilogue::{Columns, Offsets, Order};
-use crate::gemm::tiles::{Tiles, WIDTH, Walk};
+use crate::gemm::tiles::{RowLayout, Tiles, WIDTH};
 use crate::gemm::{PackedI8, PackedI16};
 use crate::pages::Addresses;
 use crate::parallel;
@@ -23,7 +23,7 @@ use crate::scratch;
 pub use crate::scratch::Products as Scratch;
 use crate::{Element, Values};
 
-/// What is done with the codes from an element of the result on, part by part.
+/// A function of the codes from an element of the result on, part by part.
 pub type After<'a, Y> = &'a (dyn Fn(usize, &mut [Y]) + Sync);
 
 /// A prepared right operand with everything that is known about it in advance.
@@ -176,7 +176,7 @@ impl Linear {
     /// When a row lies outside its slice, or [`Self::tiles`] gives nothing.
     pub fn walk<Y: Element>(
         &self,
-        walk: &Walk<'_>,
+        walk: &RowLayout<'_>,
         m: usize,
         blocks: Range<usize>,
         place: impl Fn(usize) -> Option<usize>,

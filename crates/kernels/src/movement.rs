@@ -1,4 +1,4 @@
-//! What only moves codes: strided rearrangement, padding, concatenation, picking by index, selection.
+//! Movement of codes: strided rearrangement, padding, concatenation, picking by index, selection.
 //!
 //! Generic over any copyable element, since indices and masks move too.
 

@@ -17,13 +17,13 @@ pub(crate) fn of<T>(memory: &[T]) -> Addresses {
 /// Asks the system to put this memory, which stays for long, into large pages, with what lies beside it there. It may refuse.
 /// To ask takes milliseconds.
 pub fn enlarge(memory: impl Iterator<Item = Addresses>) {
-    for range in covering(memory.collect()) {
+    for range in covering_pages(memory.collect()) {
         collapse(&range);
     }
 }
 
 /// The large pages that hold any of `memory`, neighbours together.
-fn covering(mut memory: Vec<Addresses>) -> Vec<Addresses> {
+fn covering_pages(mut memory: Vec<Addresses>) -> Vec<Addresses> {
     const LARGE: usize = 2 << 20;
     memory.retain(|range| !range.is_empty());
     memory.sort_unstable_by_key(|range| range.start);
@@ -59,8 +59,8 @@ mod tests {
     fn pages_cover_memory_once() {
         const M: usize = 1 << 20;
         let memory = vec![9 * M..9 * M, 5 * M..5 * M + 1, 3 * M..4 * M, 10 * M - 1..10 * M + 1, 3 * M..3 * M + 1];
-        assert_eq!(covering(memory), [2 * M..6 * M, 8 * M..12 * M]);
-        assert_eq!(covering(vec![]), []);
+        assert_eq!(covering_pages(memory), [2 * M..6 * M, 8 * M..12 * M]);
+        assert_eq!(covering_pages(vec![]), []);
     }
 
     /// What memory holds stays, whatever the system makes of it.

@@ -65,19 +65,19 @@ pub fn max_pool<X: Element>(geometry: &Geometry, x: &[X], y: &mut [X]) {
         for (column, y) in y.chunks_exact_mut(c).enumerate() {
             starts.clear();
             starts.extend(cells(geometry, index * geometry.output[1] + column));
-            lanes.run(Most { x, starts: &starts, y });
+            lanes.run(ChannelMaxima { x, starts: &starts, y });
         }
     });
 }
 
 /// Largest codes of some cells, of all channels.
-struct Most<'a, X> {
+struct ChannelMaxima<'a, X> {
     x: &'a [X],
     starts: &'a [usize],
     y: &'a mut [X],
 }
 
-impl<X: Element> Work for Most<'_, X> {
+impl<X: Element> Work for ChannelMaxima<'_, X> {
     type Result = ();
 
     #[inline(always)]

@@ -71,15 +71,15 @@ impl Lookup {
         let value = match &self.form {
             Form::Equal { step_bits } => {
                 let index = (code + self.bias) as usize;
-                self.between(index >> step_bits, index as i64 & ((1 << step_bits) - 1), *step_bits)
+                self.interpolate(index >> step_bits, index as i64 & ((1 << step_bits) - 1), *step_bits)
             }
-            Form::Segmented(segmented) => self.segmented(segmented, code),
+            Form::Segmented(segmented) => self.segmented_lookup(segmented, code),
         };
         value.clamp(i64::from(self.lo), i64::from(self.hi)) as i32
     }
 
     #[inline]
-    fn segmented(&self, form: &Segmented, code: i32) -> i64 {
+    fn segmented_lookup(&self, form: &Segmented, code: i32) -> i64 {
         // 17 bits of a code at most and 40 of the multiplier fit; a negative sum modulo 2^40 is its low bits.
         let phase = i64::from(code) * form.multiplier as i64 + form.offset as i64;
         let position = (phase & ((1 << PHASE_BITS) - 1)) >> (PHASE_BITS - POSITION_BITS);
@@ -87,13 +87,13 @@ impl Lookup {
         let segment = form.segments[(position >> extent) as usize];
         let rest = position & ((1 << extent) - 1);
         let index = segment.first as usize + (rest >> segment.step_bits) as usize;
-        let value = self.between(index, rest & ((1 << segment.step_bits) - 1), segment.step_bits);
+        let value = self.interpolate(index, rest & ((1 << segment.step_bits) - 1), segment.step_bits);
         if form.fraction_bits == 0 { value } else { round_shift(value, form.fraction_bits) }
     }
 
     /// The value `fraction * 2^-step_bits` of the way from entry `index` to the next.
     #[inline]
-    fn between(&self, index: usize, fraction: i64, step_bits: u32) -> i64 {
+    fn interpolate(&self, index: usize, fraction: i64, step_bits: u32) -> i64 {
         let first = i64::from(self.words[index]);
         if fraction == 0 {
             return first;

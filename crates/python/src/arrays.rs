@@ -38,23 +38,23 @@ pub fn values(array: &Bound<'_, PyAny>, what: &str) -> PyResult<(Vec<usize>, Val
 
 /// An array of the given shape.
 pub fn array<'py>(py: Python<'py>, shape: &[usize], values: &Values) -> PyResult<Bound<'py, PyAny>> {
-    fn made<'py, T: Element + Copy>(py: Python<'py>, shape: &[usize], slice: &[T]) -> PyResult<Bound<'py, PyAny>> {
+    fn new_array<'py, T: Element + Copy>(py: Python<'py>, shape: &[usize], slice: &[T]) -> PyResult<Bound<'py, PyAny>> {
         Ok(PyArray::from_slice(py, slice).reshape(IxDyn(shape))?.into_any())
     }
     match values {
-        Values::I8(v) => made(py, shape, v),
-        Values::I16(v) => made(py, shape, v),
-        Values::I32(v) => made(py, shape, v),
-        Values::I64(v) => made(py, shape, v),
-        Values::F32(v) => made(py, shape, v),
+        Values::I8(v) => new_array(py, shape, v),
+        Values::I16(v) => new_array(py, shape, v),
+        Values::I32(v) => new_array(py, shape, v),
+        Values::I64(v) => new_array(py, shape, v),
+        Values::F32(v) => new_array(py, shape, v),
         Values::F16(v) => {
             let bits: Vec<u16> = v.iter().map(|x| x.0).collect();
-            made(py, shape, &bits)?.call_method1("view", ("float16",))
+            new_array(py, shape, &bits)?.call_method1("view", ("float16",))
         }
         Values::BF16(v) => {
             let bits: Vec<u16> = v.iter().map(|x| x.0).collect();
             let dtype = py.import("ml_dtypes")?.getattr("bfloat16")?;
-            made(py, shape, &bits)?.call_method1("view", (dtype,))
+            new_array(py, shape, &bits)?.call_method1("view", (dtype,))
         }
     }
 }

@@ -25,7 +25,7 @@ fn lower_bounds(py: Python<'_>, graph: &Graph, machine_toml: &str, origin: &str)
     Ok(serde_json::to_string(&found).map_err(|error| Failure::program(error.to_string()))?)
 }
 
-/// What is wrong with a program: with the rules of the machine and, given its graph, with the values it computes; and where it
+/// The violations of a program: of the rules of the machine and, given its graph, with the values it computes; and where it
 /// breaks none, with the cycles and bounds it states.
 #[pyfunction]
 fn check(py: Python<'_>, graph: Option<&Graph>, program: &Program) -> Vec<String> {
@@ -42,7 +42,7 @@ fn check(py: Python<'_>, graph: Option<&Graph>, program: &Program) -> Vec<String
     })
 }
 
-/// What a run says of the cycles a program states.
+/// The difference between the cycles of a run and those a program states.
 fn cycles(program: &Compiled) -> Option<String> {
     let untraced = tpuflow_simulator::Options { values: false, ..tpuflow_simulator::Options::default() };
     match tpuflow_simulator::simulate(program, &[], &untraced) {
@@ -51,19 +51,16 @@ fn cycles(program: &Compiled) -> Option<String> {
     }
 }
 
-/// What the graph says of the bounds a program states.
+/// The differences between the bounds of the graph and those a program states.
 fn limits(graph: &Network, program: &Compiled) -> Vec<String> {
     let parts = match tpuflow_checker::in_parts(graph, &program.tilings) {
         Ok(parts) => parts,
         Err(error) => return vec![error.to_string()],
     };
     let found = bounds(&parts, &program.machine);
-    let whole: Bounds = if program.tilings.is_empty() {
-        found.whole
-    } else {
-        found.whole.least(&bounds(graph, &program.machine).whole)
-    };
-    let named = whole.named().into_iter().zip(program.bounds.named());
+    let whole: Bounds =
+        if program.tilings.is_empty() { found.whole } else { found.whole.min(&bounds(graph, &program.machine).whole) };
+    let named = whole.by_name().into_iter().zip(program.bounds.by_name());
     let of_all =
         named.filter_map(|((name, computed), (_, stated))| differs(&format!("bound {name}"), computed, stated));
     let of_layers = found.layers.iter().zip(&program.layers).filter_map(|(own, layer)| {

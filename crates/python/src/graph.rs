@@ -386,7 +386,7 @@ impl Graph {
             };
             arrays.push((TensorId::new(number), values));
         }
-        let tensors = py.detach(|| Ok::<_, Failure>(self.interpreter()?.run_apart(arrays)?))?;
+        let tensors = py.detach(|| Ok::<_, Failure>(self.interpreter()?.run_layers_separately(arrays)?))?;
         self.arrays_of(py, &tensors)
     }
 

@@ -10,7 +10,7 @@ use tpuflow_runtime::{Mode, RunResult, StateMemory};
 use tpuflow_simulator::Serial;
 
 use crate::error::Failure;
-use crate::simulator::{Program, stored};
+use crate::simulator::{Program, input_bytes};
 
 /// Registers the classes of this module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -87,7 +87,7 @@ impl Session {
         let slices = arrays.iter().map(slice).collect::<PyResult<Vec<_>>>()?;
         let mode = if exact { Mode::Exact } else { Mode::Fast };
         let answer = py.detach(|| self.session.run(&slices, mode)).map_err(Failure::from)?;
-        self.answered(py, answer)
+        self.wrap_result(py, answer)
     }
 
     /// No rows yet of the program's states.
@@ -108,13 +108,13 @@ impl Session {
         let slices = arrays.iter().map(slice).collect::<PyResult<Vec<_>>>()?;
         let mode = if exact { Mode::Exact } else { Mode::Fast };
         let answer = py.detach(|| self.session.step(&slices, &mut state.lock(), position, mode));
-        self.answered(py, answer.map_err(Failure::from)?)
+        self.wrap_result(py, answer.map_err(Failure::from)?)
     }
 }
 
 impl Session {
     #[allow(clippy::type_complexity, reason = "one answer")]
-    fn answered<'py>(
+    fn wrap_result<'py>(
         &self,
         py: Python<'py>,
         answer: RunResult,
@@ -210,7 +210,7 @@ impl Stepper {
     /// Memories with constants and inputs in place. `inputs`: codes in the shape and element type of the input ports.
     #[new]
     fn new(py: Python<'_>, program: &Program, inputs: Vec<Bound<'_, PyAny>>) -> PyResult<Self> {
-        let codes = stored(&program.program, &inputs)?;
+        let codes = input_bytes(&program.program, &inputs)?;
         let program = Arc::clone(&program.program);
         let begun = py.detach(|| Serial::new(Arc::clone(&program))?.begin(&codes));
         Ok(Self { stepper: Mutex::new(begun.map_err(Failure::from)?), program })

@@ -109,7 +109,7 @@ fn allocate(
     raised.map_or(Ok((found.solution.offsets, found.bound, found.steps)), Err)
 }
 
-/// What is wrong with the addresses of buffers, if anything.
+/// The first fault of the addresses of buffers, if there is one.
 #[pyfunction]
 fn check_allocation(
     py: Python<'_>,

@@ -32,13 +32,13 @@ fn json<T: serde::Serialize>(value: &T) -> PyResult<String> {
 pub struct Program {
     /// The program.
     pub program: Arc<tpuflow_ir::Program>,
-    kept: tpuflow_simulator::Kept,
+    cache: tpuflow_simulator::ProgramCache,
 }
 
 impl Program {
     /// Wraps a finished program.
     pub fn new(program: tpuflow_ir::Program) -> Self {
-        Self { program: Arc::new(program), kept: tpuflow_simulator::Kept::default() }
+        Self { program: Arc::new(program), cache: tpuflow_simulator::ProgramCache::default() }
     }
 }
 
@@ -86,7 +86,7 @@ impl Program {
     fn at(&self, position: u32) -> PyResult<Self> {
         let placed = self.program.at(position);
         placed.check_limits().map_err(|error| Failure::program(error.to_string()))?;
-        Ok(Self { program: Arc::new(placed), kept: self.kept.clone() })
+        Ok(Self { program: Arc::new(placed), cache: self.cache.clone() })
     }
 
     /// Number of instructions.
@@ -176,7 +176,7 @@ impl Program {
     }
 }
 
-/// What a program did on the simulated machine.
+/// The results of a program on the simulated machine.
 #[pyclass(module = "tpuflow._core", frozen)]
 struct Run {
     run: tpuflow_simulator::Run,
@@ -212,7 +212,7 @@ impl Run {
 }
 
 /// The codes of inputs in the shape and element type of the input ports.
-pub fn stored(program: &tpuflow_ir::Program, inputs: &[Bound<'_, PyAny>]) -> PyResult<Vec<Vec<u8>>> {
+pub fn input_bytes(program: &tpuflow_ir::Program, inputs: &[Bound<'_, PyAny>]) -> PyResult<Vec<Vec<u8>>> {
     let mut codes = Vec::with_capacity(inputs.len());
     for (port, given) in program.inputs.iter().zip(inputs) {
         let name = format!("input \"{}\"", port.name);
@@ -245,19 +245,19 @@ fn simulate(
         other => return Err(Failure::program(format!("array model \"{other}\" is none of closed, register")).into()),
     };
     let ports = &program.program.inputs;
-    let codes = stored(&program.program, &inputs)?;
+    let codes = input_bytes(&program.program, &inputs)?;
     if values && inputs.len() != ports.len() {
         let message = format!("{} inputs given, \"{}\" takes {}", inputs.len(), program.program.name, ports.len());
         return Err(Failure::sample(message).into());
     }
     let options = Options { values, trace, array, stepped };
     let run = py
-        .detach(|| tpuflow_simulator::simulate_again(&program.program, &codes, &options, &program.kept))
+        .detach(|| tpuflow_simulator::simulate_again(&program.program, &codes, &options, &program.cache))
         .map_err(Failure::from)?;
     Ok(Run { run, program: Arc::clone(&program.program) })
 }
 
-/// What is seen at units, ports and DDR channels in a window of cycles; events as rows of numbers, in the order of time.
+/// The signals of units, ports and DDR channels in a window of cycles; events as rows of numbers, in the order of time.
 #[pyclass(module = "tpuflow._core", frozen)]
 struct Signals {
     signals: tpuflow_simulator::Signals,
@@ -325,7 +325,7 @@ fn signals(
     end: u64,
     most: usize,
 ) -> PyResult<Signals> {
-    let codes = stored(&program.program, &inputs)?;
+    let codes = input_bytes(&program.program, &inputs)?;
     let found = py.detach(|| tpuflow_simulator::signals_of(&program.program, &codes, begin..end, most));
     Ok(Signals { signals: found.map_err(Failure::from)? })
 }

@@ -125,7 +125,7 @@ impl Histogram {
     }
 }
 
-/// What is seen of one array: `(extrema, left_out, refused, sums)`.
+/// The statistics of one array: `(extrema, left_out, refused, sums)`.
 type ObservedParts<'py> = (Option<(f32, f32)>, u64, u64, Bound<'py, PyArray1<f64>>);
 
 /// Per array its extrema (none without values), the number of values left out as masks, the number of

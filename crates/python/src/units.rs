@@ -9,14 +9,14 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(units, module)?)
 }
 
-/// What is said of a functional unit.
+/// The description of a functional unit.
 #[pyclass(module = "tpuflow._core", frozen, get_all)]
 struct UnitSpec {
     /// Name in files and programs.
     name: &'static str,
     /// Short name for people.
     short: &'static str,
-    /// What it is.
+    /// The unit.
     title: &'static str,
     /// Whether it moves data between external memory and a cache.
     is_dma: bool,

@@ -8,7 +8,7 @@ use tpuflow_ir::layout;
 
 /// How a stored tensor lies in words, or dense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lay {
+pub(crate) struct WordLayout {
     /// Bytes from one pixel to the next.
     pub(crate) pixel_bytes: usize,
     /// Bytes from one row to the next.
@@ -48,15 +48,15 @@ impl Arrangement {
             if extent == channels {
                 channel_stride = Some(stride);
                 axes.pop();
-            } else if merged(axes.clone()).last().is_some_and(|&(all, stride)| stride == 1 && all % channels == 0) {
+            } else if merge_axes(axes.clone()).last().is_some_and(|&(all, stride)| stride == 1 && all % channels == 0) {
                 // Whole runs of the array's last elements are pixels.
-                axes = merged(axes);
+                axes = merge_axes(axes);
                 let (all, _) = axes.pop().unwrap_or((channels, 1));
                 axes.push((all / channels, channels));
                 channel_stride = Some(1);
             }
         }
-        Self { width, channels, rows, axes: merged(axes), channel_stride }
+        Self { width, channels, rows, axes: merge_axes(axes), channel_stride }
     }
 
     /// Elements.
@@ -65,7 +65,7 @@ impl Arrangement {
     }
 
     /// Calls `visit(first element, stride, first pixel of the row, row, number)` for runs of pixels with one stride.
-    fn runs(&self, lay: Lay, mut visit: impl FnMut(usize, usize, usize, usize)) {
+    fn runs(&self, lay: WordLayout, mut visit: impl FnMut(usize, usize, usize, usize)) {
         let pixel = lay.pixel_bytes;
         let seamless = lay.row_bytes == self.width * pixel;
         let width = if seamless { self.rows * self.width } else { self.width };
@@ -92,10 +92,10 @@ impl Arrangement {
     }
 
     /// Puts the elements of `user` into zeroed `words`; elements of `S` bytes.
-    pub(crate) fn store<const S: usize>(&self, user: &[u8], words: &mut [u8], lay: Lay) {
+    pub(crate) fn store<const S: usize>(&self, user: &[u8], words: &mut [u8], lay: WordLayout) {
         let user = user.as_chunks::<S>().0;
         let Some(channel_stride) = self.channel_stride else {
-            self.each(lay, S, |from, to| words[to..to + S].copy_from_slice(&user[from]));
+            self.for_each_element(lay, S, |from, to| words[to..to + S].copy_from_slice(&user[from]));
             return;
         };
         let (channels, pixel) = (self.channels, lay.pixel_bytes);
@@ -117,10 +117,10 @@ impl Arrangement {
     }
 
     /// Takes the elements of `user` out of `words`.
-    pub(crate) fn load<const S: usize>(&self, words: &[u8], user: &mut [u8], lay: Lay) {
+    pub(crate) fn load<const S: usize>(&self, words: &[u8], user: &mut [u8], lay: WordLayout) {
         let user = user.as_chunks_mut::<S>().0;
         let Some(channel_stride) = self.channel_stride else {
-            self.each(lay, S, |to, from| user[to].copy_from_slice(&words[from..from + S]));
+            self.for_each_element(lay, S, |to, from| user[to].copy_from_slice(&words[from..from + S]));
             return;
         };
         let (channels, pixel) = (self.channels, lay.pixel_bytes);
@@ -141,7 +141,7 @@ impl Arrangement {
     }
 
     /// Calls `visit(element of the user's array, byte in words)` for every element.
-    fn each(&self, lay: Lay, size: usize, mut visit: impl FnMut(usize, usize)) {
+    fn for_each_element(&self, lay: WordLayout, size: usize, mut visit: impl FnMut(usize, usize)) {
         for element in 0..self.elements() {
             let (mut rest, mut from) = (element, 0);
             for &(extent, stride) in self.axes.iter().rev() {
@@ -156,7 +156,7 @@ impl Arrangement {
 }
 
 /// Neighbouring axes that lie as one, as one.
-fn merged(axes: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
+fn merge_axes(axes: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
     let mut found: Vec<(usize, usize)> = Vec::with_capacity(axes.len());
     for (extent, stride) in axes {
         match found.last_mut() {
@@ -251,7 +251,7 @@ fn planes_in<'a, const S: usize>(
             for c in (0..channels).step_by(8) {
                 let rows: [_; 8] = std::array::from_fn(|n| &plane(c + n).as_flattened()[..whole]);
                 for (at, words) in (0..whole).step_by(8).zip(words.chunks_exact_mut(8 * pixel)) {
-                    let square = transposed(std::array::from_fn(|n| eight(&rows[n][at..])));
+                    let square = transpose_8x8(std::array::from_fn(|n| eight(&rows[n][at..])));
                     for (pixel, column) in words.chunks_exact_mut(pixel).zip(square) {
                         pixel[c..c + 8].copy_from_slice(&column.to_le_bytes());
                     }
@@ -294,7 +294,7 @@ fn planes_out<const S: usize>(words: &[u8], user: &mut [[u8; S]], stride: usize,
         let user = user.as_flattened_mut();
         for c in (0..channels).step_by(8) {
             for (at, words) in (0..).step_by(8).zip(words.chunks_exact(8 * pixel)) {
-                let square = transposed(std::array::from_fn(|n| eight(&words[n * pixel + c..])));
+                let square = transpose_8x8(std::array::from_fn(|n| eight(&words[n * pixel + c..])));
                 for (n, row) in square.into_iter().enumerate() {
                     user[(c + n) * stride + at..][..8].copy_from_slice(&row.to_le_bytes());
                 }
@@ -319,7 +319,7 @@ fn eight(bytes: &[u8]) -> u64 {
 ///
 /// Source: Warren, Hacker's Delight, 2nd edition, section 7-3, for bytes in place of bits.
 #[inline(always)]
-fn transposed(mut rows: [u64; 8]) -> [u64; 8] {
+fn transpose_8x8(mut rows: [u64; 8]) -> [u64; 8] {
     for (distance, bits, low) in [(4, 32, 0xffff_ffff), (2, 16, 0x0000_ffff_0000_ffff), (1, 8, 0x00ff_00ff_00ff_00ff)] {
         for first in (0..8).filter(|n| n & distance == 0) {
             let (upper, lower) = (rows[first], rows[first + distance]);

@@ -27,7 +27,7 @@ pub(crate) enum User {
 
 impl User {
     /// The type NumPy calls `name`.
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "bool" => Self::Bool,
             "int8" => Self::I8,
@@ -56,7 +56,7 @@ impl User {
     }
 
     /// Smallest number of an integer type.
-    fn least(self) -> Option<i64> {
+    fn min_value(self) -> Option<i64> {
         Some(match self {
             Self::I8 => i8::MIN.into(),
             Self::I16 => i16::MIN.into(),
@@ -68,7 +68,7 @@ impl User {
     }
 }
 
-/// What stored elements mean.
+/// The meaning of stored elements.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Meaning {
     /// The numbers themselves, as floats.
@@ -82,9 +82,9 @@ pub(crate) enum Meaning {
 }
 
 impl Meaning {
-    /// What elements of `code` mean to a model whose elements are `user`'s.
+    /// The meaning of elements of `code` to a model whose elements are `user`'s.
     pub(crate) fn of(user: User, code: DType, quant: Option<&tpuflow_ir::Quant>) -> Self {
-        match (quant, user.least()) {
+        match (quant, user.min_value()) {
             _ if code.is_float() => Self::Float,
             (None, _) => Self::Integer,
             (Some(_), Some(least)) => Self::Codes(code.range().0.wrapping_sub(least)),
@@ -225,12 +225,12 @@ pub(crate) fn from_stored<'a>(
     let numbers = match meaning {
         Meaning::Float | Meaning::Integer if user == stored => return bytes,
         Meaning::Codes(0) if user.bytes() == stored.bytes() => return bytes,
-        Meaning::Float => written(widened!(stored, &bytes, f64).into_iter(), user),
-        Meaning::Integer if user.least().is_none() => written(widened!(stored, &bytes, f64).into_iter(), user),
-        Meaning::Integer => whole(widened!(stored, &bytes, i64).into_iter(), user),
+        Meaning::Float => float_bytes(widened!(stored, &bytes, f64).into_iter(), user),
+        Meaning::Integer if user.min_value().is_none() => float_bytes(widened!(stored, &bytes, f64).into_iter(), user),
+        Meaning::Integer => integer_bytes(widened!(stored, &bytes, i64).into_iter(), user),
         Meaning::Codes(-128) if (user, code) == (User::U8, DType::I8) => bytes.iter().map(|b| b ^ 0x80).collect(),
         Meaning::Codes(offset) => {
-            whole(widened!(stored, &bytes, i64).into_iter().map(|x| x.wrapping_sub(*offset)), user)
+            integer_bytes(widened!(stored, &bytes, i64).into_iter().map(|x| x.wrapping_sub(*offset)), user)
         }
         Meaning::Scaled(scale, zero) => {
             let zero = i64::from(*zero);
@@ -243,11 +243,11 @@ pub(crate) fn from_stored<'a>(
                     (User::F32, DType::I16) => {
                         bytes_of(bytes.as_chunks().0.iter().map(|b| single(i16::from_le_bytes(*b).into())))
                     }
-                    _ => written(widened!(stored, &bytes, i64).into_iter().map(|x| real(x, scale)), user),
+                    _ => float_bytes(widened!(stored, &bytes, i64).into_iter().map(|x| real(x, scale)), user),
                 }
             } else {
                 let numbers = widened!(stored, &bytes, i64).into_iter().enumerate();
-                written(numbers.map(|(n, x)| real(x, scale_of(scale, channel, n))), user)
+                float_bytes(numbers.map(|(n, x)| real(x, scale_of(scale, channel, n))), user)
             }
         }
     };
@@ -281,7 +281,7 @@ fn integers(numbers: impl Iterator<Item = i64>, code: DType) -> Vec<u8> {
 }
 
 /// Integers as a user's integers (or truth values).
-fn whole(numbers: impl Iterator<Item = i64>, user: User) -> Vec<u8> {
+fn integer_bytes(numbers: impl Iterator<Item = i64>, user: User) -> Vec<u8> {
     match user {
         User::Bool => numbers.map(|x| u8::from(x != 0)).collect(),
         User::I16 | User::U16 | User::F16 | User::BF16 => bytes_of(numbers.map(|x| (x as i16).to_le_bytes())),
@@ -292,13 +292,13 @@ fn whole(numbers: impl Iterator<Item = i64>, user: User) -> Vec<u8> {
 }
 
 /// Real numbers as a user's floats, rounded once (integers: towards zero).
-fn written(numbers: impl Iterator<Item = f64>, user: User) -> Vec<u8> {
+fn float_bytes(numbers: impl Iterator<Item = f64>, user: User) -> Vec<u8> {
     match user {
         User::Bool => numbers.map(|x| u8::from(x != 0.0)).collect(),
         User::F16 => bytes_of(numbers.map(|x| F16::nearest(x).0.to_le_bytes())),
         User::BF16 => bytes_of(numbers.map(|x| BF16::nearest(x).0.to_le_bytes())),
         User::F32 => bytes_of(numbers.map(|x| (x as f32).to_le_bytes())),
         User::F64 => bytes_of(numbers.map(f64::to_le_bytes)),
-        _ => whole(numbers.map(|x| x as i64), user),
+        _ => integer_bytes(numbers.map(|x| x as i64), user),
     }
 }

@@ -6,7 +6,7 @@ use tpuflow_ir::error::LimitError;
 use tpuflow_ir::program::Port as Described;
 use tpuflow_ir::{DType, Program, View};
 
-use crate::arrange::{Arrangement, Lay};
+use crate::arrange::{Arrangement, WordLayout};
 use crate::convert::{Channel, Meaning, User, from_stored, to_stored};
 use crate::state::StateError;
 
@@ -18,7 +18,7 @@ pub enum Error {
     Port {
         /// Name of the port.
         name: String,
-        /// What is wrong.
+        /// The error.
         reason: PortError,
     },
     /// Another number of bytes than the port has.
@@ -106,12 +106,12 @@ pub struct Port {
     user: User,
     meaning: Meaning,
     arrangement: Arrangement,
-    lay: Lay,
+    lay: WordLayout,
     channel: Channel,
 }
 
 impl Port {
-    /// What a program says of a port.
+    /// The description of a port.
     ///
     /// # Errors
     /// [`Error::Port`]: it contradicts itself.
@@ -137,7 +137,7 @@ impl Port {
             }
         };
         let fail = |reason| Err(Error::Port { name: name.clone(), reason });
-        let Some(user) = User::named(&dtype) else { return fail(PortError::ElementType(dtype)) };
+        let Some(user) = User::from_name(&dtype) else { return fail(PortError::ElementType(dtype)) };
         let mut axes = permutation.clone();
         axes.sort_unstable();
         let elements = port.shape.iter().product::<usize>();
@@ -170,7 +170,7 @@ impl Port {
             user,
             meaning,
             arrangement: Arrangement::new(&shape, &permutation, &port.shape),
-            lay: Lay { pixel_bytes: view.pixel_bytes as usize, row_bytes: view.row_bytes(word) as usize },
+            lay: WordLayout { pixel_bytes: view.pixel_bytes as usize, row_bytes: view.row_bytes(word) as usize },
             channel: Channel { stride, count: channels },
             name,
             shape,

@@ -12,7 +12,7 @@ use tpuflow_simulator::{Options, Run, Serial, simulate};
 use crate::port::{Codec, Error};
 use crate::state::StateMemory;
 
-/// What a device is asked for.
+/// The kinds of runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Values alone.
@@ -21,14 +21,14 @@ pub enum Mode {
     Exact,
 }
 
-/// What a run gave.
+/// The results of a run.
 #[derive(Debug)]
 pub struct RunResult {
     /// By output: the user's arrays, or words.
     pub outputs: Vec<Vec<u8>>,
     /// Cycles, counters, layers; of an exact run.
     pub run: Option<Run>,
-    /// What went wrong without stopping the run.
+    /// Errors that did not stop the run.
     pub events: Vec<Event>,
     /// Time the simulated machine took on this computer.
     pub seconds: f64,
@@ -137,7 +137,7 @@ impl Session {
         let regions: Vec<_> = self.program.state_regions().flatten().collect();
         let mut taken: Vec<Cow<'_, [u8]>> = words.iter().map(|words| Cow::Borrowed(words.as_ref())).collect();
         for (number, (own, region)) in self.program.states.iter().zip(&regions).enumerate() {
-            let mut past = state.past(number, region).to_vec();
+            let mut past = state.past_rows(number, region).to_vec();
             past.resize(self.codec.inputs[own.input as usize].word_bytes(), 0);
             taken[own.input as usize] = Cow::Owned(past);
         }

@@ -37,7 +37,7 @@ pub enum StateError {
     Altered,
 }
 
-/// What programs must agree on to share a state.
+/// The properties that programs must share to share a state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Form {
     name: String,
@@ -143,7 +143,7 @@ impl StateMemory {
     }
 
     /// The rows a past has space for, of the state with this number; rows that do not count are any bytes.
-    pub(crate) fn past(&mut self, state: usize, region: &StateRegion) -> &[u8] {
+    pub(crate) fn past_rows(&mut self, state: usize, region: &StateRegion) -> &[u8] {
         let bytes = (u64::from(region.past) * region.stride) as usize;
         let own = &mut self.bytes[state];
         own.resize(own.len().max(bytes), 0);

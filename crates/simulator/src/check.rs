@@ -1,4 +1,4 @@
-//! What can be said about an instruction before it runs: its descriptor is of the right kind, its sizes fit each other and the
+//! Checks of an instruction before it runs: its descriptor is of the right kind, its sizes fit each other and the
 //! machine, it stays inside the memories, and its views hold the rows it touches.
 
 use tpuflow_ir::access::{self, Accesses};
@@ -62,7 +62,7 @@ pub(crate) fn accesses(program: &Program, position: usize) -> Result<Accesses, S
 }
 
 /// The earlier instruction that `position` clashes with when of each unit only `finished` have finished, as an error.
-pub(crate) fn clash(program: &Program, position: usize, finished: &[u32; Unit::COUNT]) -> SimError {
+pub(crate) fn conflicting_access(program: &Program, position: usize, finished: &[u32; Unit::COUNT]) -> SimError {
     let touched = |n: usize| access::accesses(&program.instructions[n], &program.descriptors, &program.machine);
     let late = touched(position);
     let unit = program.instructions[position].unit;
@@ -90,16 +90,16 @@ pub(crate) fn clash(program: &Program, position: usize, finished: &[u32; Unit::C
     hazard(program, position, at, Rule::Shape("clashes with an unfinished instruction".to_owned()))
 }
 
-type Broken = ((Space, u64), Rule);
+type BrokenRule = ((Space, u64), Rule);
 
 /// `Err` with place and rule unless the condition holds; the rule is made only then.
 macro_rules! require {
     ($condition:expr, $at:expr, $rule:expr $(,)?) => {
-        if $condition { Ok(()) } else { Err::<(), Broken>(($at, $rule)) }
+        if $condition { Ok(()) } else { Err::<(), BrokenRule>(($at, $rule)) }
     };
 }
 
-fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), Broken> {
+fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), BrokenRule> {
     let nowhere = (Space::Cache, 0);
     let work = instruction.work.kind(&program.descriptors);
     require!(instruction.unit.executes(work, &program.machine), nowhere, Rule::Unit)?;
@@ -134,7 +134,7 @@ fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), Broke
             require!(l.indices.dtype == DType::I32, nowhere, shape("looks up indices that are not int32"))?;
             require!(l.table.rows == 1 && l.table.stored_rows == 1, nowhere, shape("has a table of several rows"))?;
             require!(l.table.payload() == l.output.payload(), nowhere, shape("looks up rows of another size"))?;
-            held(&l.indices, 0, l.indices.rows - 1)?;
+            check_rows_present(&l.indices, 0, l.indices.rows - 1)?;
             pixel_rows(&l.output, l.first, l.count)
         }
         Work::Matrix(m) => {
@@ -159,12 +159,12 @@ fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), Broke
             };
             require!(types, nowhere, shape("computes on elements of the wrong types"))?;
             match &d.kind {
-                PoolKind::Average { codes, .. } => clamp_sound(codes, None, to)?,
-                PoolKind::Depthwise { codes, table, .. } => clamp_sound(codes, table.as_ref(), to)?,
+                PoolKind::Average { codes, .. } => check_clamp(codes, None, to)?,
+                PoolKind::Depthwise { codes, table, .. } => check_clamp(codes, table.as_ref(), to)?,
                 _ => {}
             }
-            window_sound(&d.window)?;
-            held(&p.output, p.first_row, p.first_row + (p.rows - 1))?;
+            check_window(&d.window)?;
+            check_rows_present(&p.output, p.first_row, p.first_row + (p.rows - 1))?;
             window_rows(&p.input, &p.output, &d.window, p.first_row, p.first_row + (p.rows - 1))
         }
         Work::Vector(v) => {
@@ -183,7 +183,7 @@ fn shape(what: &str) -> Rule {
 }
 
 /// A view that makes sense: word-aligned, pixels that hold their channels, rows that fill whole images.
-fn view(program: &Program, v: &View, space: Option<Space>) -> Result<(), Broken> {
+fn view(program: &Program, v: &View, space: Option<Space>) -> Result<(), BrokenRule> {
     let at = (v.space, v.address);
     let word = program.machine.cache.word_bytes;
     require!(
@@ -205,17 +205,17 @@ fn view(program: &Program, v: &View, space: Option<Space>) -> Result<(), Broken>
     require!(stored <= v.rows.into(), at, Rule::StoredRows { end: stored, rows: v.rows })
 }
 
-fn held(v: &View, first: u32, last: u32) -> Result<(), Broken> {
+fn check_rows_present(v: &View, first: u32, last: u32) -> Result<(), BrokenRule> {
     let missing = if last >= v.rows || !v.holds(last) { Some(last) } else { (!v.holds(first)).then_some(first) };
     missing.map_or(Ok(()), |row| Err(((v.space, v.address), Rule::RowNotHeld(row))))
 }
 
-fn pixel_rows(v: &View, first: u32, count: u32) -> Result<(), Broken> {
-    held(v, first / v.width, (first + (count - 1)) / v.width)
+fn pixel_rows(v: &View, first: u32, count: u32) -> Result<(), BrokenRule> {
+    check_rows_present(v, first / v.width, (first + (count - 1)) / v.width)
 }
 
 /// Results are clamped to codes of their type; those that a table follows, to what it is indexed by, int16.
-fn clamp_sound(codes: &Codes, table: Option<&TableShape>, result: DType) -> Result<(), Broken> {
+fn check_clamp(codes: &Codes, table: Option<&TableShape>, result: DType) -> Result<(), BrokenRule> {
     let bits = if table.is_some() { DType::I16.bytes() * 8 } else { result.bytes() * 8 };
     let most = (1i64 << (bits - 1)) - 1;
     let (lo, hi) = (i64::from(codes.lo), i64::from(codes.hi));
@@ -223,12 +223,12 @@ fn clamp_sound(codes: &Codes, table: Option<&TableShape>, result: DType) -> Resu
     require!(sound, (Space::Cache, 0), Rule::Shape(format!("clamps to {lo}..={hi}, which no {bits} bits hold")))
 }
 
-fn window_sound(window: &Window) -> Result<(), Broken> {
+fn check_window(window: &Window) -> Result<(), BrokenRule> {
     let positive = window.kernel.iter().chain(&window.stride).chain(&window.dilation).all(|&n| n > 0);
     require!(positive, (Space::Cache, 0), shape("has an empty window"))
 }
 
-fn window_rows(input: &View, output: &View, window: &Window, first: u32, last: u32) -> Result<(), Broken> {
+fn window_rows(input: &View, output: &View, window: &Window, first: u32, last: u32) -> Result<(), BrokenRule> {
     let (height, images) = (output.height, input.rows / input.height);
     require!(output.rows / height <= images, (input.space, input.address), shape("has more images than its operand"))?;
     let top = |row: u32| i64::from(row % height) * i64::from(window.stride[0]) - i64::from(window.pads[0]);
@@ -242,18 +242,18 @@ fn window_rows(input: &View, output: &View, window: &Window, first: u32, last: u
         });
         if let Some((low, high)) = lines.reduce(|(low, high), (first, last)| (low.min(first), high.max(last))) {
             let base = image * input.height;
-            held(input, base + low, base + high)?;
+            check_rows_present(input, base + low, base + high)?;
         }
     }
     Ok(())
 }
 
-fn matrix(program: &Program, m: &Matrix, d: &tpuflow_ir::isa::MatrixDescriptor) -> Result<(), Broken> {
+fn matrix(program: &Program, m: &Matrix, d: &tpuflow_ir::isa::MatrixDescriptor) -> Result<(), BrokenRule> {
     let machine = &program.machine;
     view(program, &m.input, Some(Space::Cache))?;
     view(program, &m.output, Some(Space::Cache))?;
     let at = (m.output.space, m.output.address);
-    window_sound(&d.window)?;
+    check_window(&d.window)?;
     let types = match &d.float {
         Some(_) => m.input.dtype.is_float() && m.output.dtype.is_float() && d.weight_dtype == m.input.dtype,
         None => m.input.dtype.is_code() && m.output.dtype.is_code() && d.weight_dtype.is_code(),
@@ -263,9 +263,9 @@ fn matrix(program: &Program, m: &Matrix, d: &tpuflow_ir::isa::MatrixDescriptor) 
     let is_code = i16::try_from(zero_point).is_ok();
     require!(is_code, at, Rule::Shape(format!("has zero point {zero_point}, which is no int16 code")))?;
     if d.float.is_none() {
-        clamp_sound(&d.codes, d.table.as_ref(), m.output.dtype)?;
+        check_clamp(&d.codes, d.table.as_ref(), m.output.dtype)?;
     }
-    let wide = tpuflow_ir::timing::wide(m.input.dtype, d.weight_dtype);
+    let wide = tpuflow_ir::timing::has_wide_sums(m.input.dtype, d.weight_dtype);
     let limit = machine.matrix_rows(wide);
     require!(m.pixels > 0 && m.pixels as usize <= limit, at, Rule::Shape(format!("has {} rows of {limit}", m.pixels)))?;
     let columns = m.columns > 0 && m.columns <= machine.array.columns;
@@ -290,8 +290,8 @@ fn matrix(program: &Program, m: &Matrix, d: &tpuflow_ir::isa::MatrixDescriptor) 
     }
 }
 
-fn vector_rows(v: &tpuflow_ir::isa::Vector, op: &VectorOp) -> Result<(), Broken> {
-    let whole = |view: &View| held(view, 0, view.rows - 1);
+fn vector_rows(v: &tpuflow_ir::isa::Vector, op: &VectorOp) -> Result<(), BrokenRule> {
+    let whole = |view: &View| check_rows_present(view, 0, view.rows - 1);
     match op {
         // Reductions take everything.
         _ if op.reduces() => {
@@ -301,21 +301,21 @@ fn vector_rows(v: &tpuflow_ir::isa::Vector, op: &VectorOp) -> Result<(), Broken>
             v.inputs.iter().try_for_each(whole)
         }
         VectorOp::Move { dims, input_strides, input_offset, output_strides, output_offset, .. } => {
-            elements(&v.inputs[0], walked(v, dims, input_strides, *input_offset))?;
-            elements(&v.output, walked(v, dims, output_strides, *output_offset))
+            elements(&v.inputs[0], loop_extent(v, dims, input_strides, *input_offset))?;
+            elements(&v.output, loop_extent(v, dims, output_strides, *output_offset))
         }
         VectorOp::Gather { extent, inner, indices, .. } => {
             let (inner, picks) = (i64::from(*inner), indices.len() as u32);
             let first = i64::from(v.first_row) * inner;
             elements(&v.output, [first, first + i64::from(v.rows) * inner - 1])?;
-            elements(&v.inputs[0], picked(v, *extent, inner, indices, picks))
+            elements(&v.inputs[0], gather_extent(v, *extent, inner, indices, picks))
         }
-        _ => held(&v.output, v.first_row, v.first_row + (v.rows - 1)),
+        _ => check_rows_present(&v.output, v.first_row, v.first_row + (v.rows - 1)),
     }
 }
 
 /// First and last element that some rounds of a loop touch.
-fn walked(v: &tpuflow_ir::isa::Vector, dims: &[u32], strides: &[i64], offset: i64) -> [i64; 2] {
+fn loop_extent(v: &tpuflow_ir::isa::Vector, dims: &[u32], strides: &[i64], offset: i64) -> [i64; 2] {
     let rounds = |axis: usize| match axis {
         0 => [v.first_row, v.first_row + (v.rows - 1)],
         _ => [0, dims[axis] - 1],
@@ -327,7 +327,7 @@ fn walked(v: &tpuflow_ir::isa::Vector, dims: &[u32], strides: &[i64], offset: i6
 }
 
 /// First and last element of the operand that some rounds of a gather touch.
-fn picked(v: &tpuflow_ir::isa::Vector, extent: u32, inner: i64, indices: &[u32], picks: u32) -> [i64; 2] {
+fn gather_extent(v: &tpuflow_ir::isa::Vector, extent: u32, inner: i64, indices: &[u32], picks: u32) -> [i64; 2] {
     let last = v.first_row + (v.rows - 1);
     let (from, to) = (v.first_row / picks, last / picks);
     // Rounds of one position before the axis, of which only the first and the last may be in parts.
@@ -343,13 +343,13 @@ fn picked(v: &tpuflow_ir::isa::Vector, extent: u32, inner: i64, indices: &[u32],
 }
 
 /// The first and the last element that are touched, hence all, lie in rows the view holds.
-fn elements(v: &View, [first, last]: [i64; 2]) -> Result<(), Broken> {
+fn elements(v: &View, [first, last]: [i64; 2]) -> Result<(), BrokenRule> {
     let row = i64::from(v.width) * i64::from(v.channels);
     let elements = row.saturating_mul(v.rows.into());
     for element in [first, last] {
         let inside = (0..elements).contains(&element);
         require!(inside, (v.space, v.address), Rule::Element { element, elements })?;
-        held(v, (element / row) as u32, (element / row) as u32)?;
+        check_rows_present(v, (element / row) as u32, (element / row) as u32)?;
     }
     Ok(())
 }

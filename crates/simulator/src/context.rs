@@ -1,4 +1,4 @@
-//! What the units of a running machine share: the cycle, banks, tokens, values and the books.
+//! The state that the units of a running machine share: the cycle, banks, tokens, values and counters.
 
 use tpuflow_ir::isa::Direction;
 use tpuflow_ir::{LayerId, Program, Unit, Work};
@@ -12,7 +12,7 @@ use crate::run::{Interval, Phase};
 use crate::signals::{Recorder, Request};
 use crate::values::Executor;
 
-/// What a unit does in a cycle.
+/// The activity of a unit in a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activity {
     /// Works for a layer.
@@ -29,22 +29,22 @@ pub(crate) struct LayerTimes {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) busy: u64,
-    pub(crate) moved: Moved,
+    pub(crate) moved: TransferCounts,
 }
 
-/// What the lines moved for a layer.
+/// The bytes that the lines moved for a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Moved {
+pub(crate) struct TransferCounts {
     pub(crate) ddr_read_bytes: u64,
     pub(crate) ddr_write_bytes: u64,
     pub(crate) page_misses: u64,
 }
 
-impl Moved {
-    /// What an instruction moves; pages apart, which depend on those open.
+impl TransferCounts {
+    /// The transfers of an instruction; pages apart, which depend on those open.
     pub(crate) fn by(program: &Program, work: &Work) -> Self {
         let (ddr_read_bytes, ddr_write_bytes) = match work {
-            Work::Transfer(t) if t.direction == Direction::Load => (program.placed(t).total_bytes(), 0),
+            Work::Transfer(t) if t.direction == Direction::Load => (program.positioned_transfer(t).total_bytes(), 0),
             Work::Transfer(t) => (0, t.total_bytes()),
             Work::Expand(e) => (e.packed_bytes(), 0),
             Work::Lookup(l) => (u64::from(l.count) * l.table.payload() as u64, 0),
@@ -78,7 +78,7 @@ pub(crate) struct Context<'p> {
 }
 
 impl<'p> Context<'p> {
-    /// `needs`: see [`crate::sound::Sound`].
+    /// `needs`: see [`crate::checked_program::CheckedProgram`].
     pub(crate) fn new(
         program: &'p Program,
         executor: Option<Executor<&'p Program>>,
@@ -103,10 +103,10 @@ impl<'p> Context<'p> {
     pub(crate) fn begin(&mut self, position: usize) -> Result<(), SimError> {
         let late = |unit: &Unit| self.tokens.finished()[unit.index()] < self.needs[position][unit.index()];
         if Unit::ALL.iter().any(late) {
-            return Err(check::clash(self.program, position, self.tokens.finished()));
+            return Err(check::conflicting_access(self.program, position, self.tokens.finished()));
         }
         let instruction = &self.program.instructions[position];
-        let moved = Moved::by(self.program, &instruction.work);
+        let moved = TransferCounts::by(self.program, &instruction.work);
         self.counters.ddr_read_bytes += moved.ddr_read_bytes;
         self.counters.ddr_write_bytes += moved.ddr_write_bytes;
         let unit = &mut self.counters.units[instruction.unit.index()];
@@ -142,7 +142,7 @@ impl<'p> Context<'p> {
     }
 
     /// A channel serves a DMA line, or nobody, from `cycle` on.
-    pub(crate) fn serve(&mut self, cycle: u64, channel: usize, user: Option<(Unit, u64)>) {
+    pub(crate) fn set_channel_user(&mut self, cycle: u64, channel: usize, user: Option<(Unit, u64)>) {
         if let Some(recorder) = &mut self.recorder {
             recorder.channel(cycle, channel, user);
         }

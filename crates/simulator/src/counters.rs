@@ -1,4 +1,4 @@
-//! What a run counts: every cycle of every unit by cause, and every access to a memory.
+//! The counters of a run: every cycle of every unit by cause, and every access to a memory.
 
 use serde::Serialize;
 use tpuflow_ir::Unit;

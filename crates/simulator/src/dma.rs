@@ -13,14 +13,14 @@
 
 use tpuflow_ir::isa::{Direction, Expand, Lookup, Transfer};
 use tpuflow_ir::timing::{data_cycles, expand_lead, expanded_words, page_runs};
-use tpuflow_ir::{Machine, Placed, Program, Space, Unit, View, Work};
+use tpuflow_ir::{Machine, PositionedTransfer, Program, Space, Unit, View, Work};
 
 use crate::context::{Activity, Context};
 use crate::counters::{Client, Stall};
 use crate::error::SimError;
 use crate::queue::Queue;
 use crate::run::Phase;
-use crate::timeline::pace::Pace;
+use crate::timeline::access_rate::AccessRate;
 
 /// One step of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,13 +90,13 @@ pub(crate) struct Dma {
 
 impl Run {
     /// Data cycle in which word `i` takes its bank.
-    pub(crate) fn due(&self, i: u64) -> u64 {
+    pub(crate) fn bank_cycle(&self, i: u64) -> u64 {
         if self.load { ((i + 1) * self.cycles).div_ceil(self.words) - 1 } else { i * self.cycles / self.words }
     }
 
     /// The same from word `i` on.
-    pub(crate) fn pace(&self, i: u64) -> Pace {
-        Pace::new(self.cycles, self.words, if self.load { self.cycles - 1 } else { 0 }, i)
+    pub(crate) fn pace(&self, i: u64) -> AccessRate {
+        AccessRate::new(self.cycles, self.words, if self.load { self.cycles - 1 } else { 0 }, i)
     }
 }
 
@@ -149,7 +149,7 @@ impl Dma {
                 context.miss_page(self.lines[index].instruction);
             }
             (*open, *user) = (Some(run.page), Some(index));
-            context.serve(context.cycle, number, Some((self.lines[index].unit, run.page)));
+            context.set_channel_user(context.cycle, number, Some((self.lines[index].unit, run.page)));
             let first = context.cycle + if missed { self.page_miss } else { 0 };
             self.lines[index].state = State::Moving { run, first, done: 0 };
         }
@@ -165,12 +165,12 @@ impl Dma {
                     return Activity::Stalled(Stall::BankConflict);
                 }
                 let activity = Activity::Busy(context.layer(line.instruction));
-                line.proceed(context);
+                line.finish_step(context);
                 activity
             }
             State::Moving { run, first, done } if cycle >= *first => {
                 let now = cycle - *first;
-                if *done < run.words && run.due(*done) <= now {
+                if *done < run.words && run.bank_cycle(*done) <= now {
                     if let Some(first_word) = run.first_word
                         && !context.request(line.client, line.instruction, first_word + *done, run.load)
                     {
@@ -182,8 +182,8 @@ impl Dma {
                 let activity = Activity::Busy(context.layer(line.instruction));
                 if now + 1 == run.cycles {
                     self.channels[run.channel].1 = None;
-                    context.serve(cycle + 1, run.channel, None);
-                    line.proceed(context);
+                    context.set_channel_user(cycle + 1, run.channel, None);
+                    line.finish_step(context);
                 }
                 activity
             }
@@ -191,7 +191,7 @@ impl Dma {
         }
     }
 
-    pub(crate) fn waiting(&self) -> Option<usize> {
+    pub(crate) fn waiting_instruction(&self) -> Option<usize> {
         self.lines.iter().filter(|line| matches!(line.state, State::Idle)).find_map(|line| line.queue.head())
     }
 
@@ -203,7 +203,7 @@ impl Dma {
         self.lines.iter().all(idle)
     }
 
-    pub(crate) fn done(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         self.lines.iter().all(|line| matches!(line.state, State::Idle) && line.queue.head().is_none())
     }
 }
@@ -235,7 +235,7 @@ impl Line {
     }
 
     /// The step that was under way is done in this cycle.
-    fn proceed(&mut self, context: &mut Context<'_>) {
+    fn finish_step(&mut self, context: &mut Context<'_>) {
         self.next = self.steps.next();
         self.state = state_of(self.next, context.cycle + 1);
         if self.next.is_none() {
@@ -244,7 +244,7 @@ impl Line {
         }
     }
 
-    /// What a cycle without an event is booked as.
+    /// The activity of a cycle without an event.
     fn waits(&self, context: &Context<'_>) -> Activity {
         match self.state {
             State::Idle => {
@@ -281,7 +281,7 @@ pub(crate) fn start(program: &Program, position: usize) -> u64 {
 /// The steps of an instruction; of a lookup by `indices`, if they are known.
 pub(crate) fn steps(program: &Program, position: usize, indices: Option<&[u32]>) -> Vec<Step> {
     match &program.instructions[position].work {
-        Work::Transfer(t) => placed_steps(&program.placed(t), &program.machine),
+        Work::Transfer(t) => placed_steps(&program.positioned_transfer(t), &program.machine),
         Work::Lookup(l) => lookup_steps(l, indices, &program.machine),
         Work::Expand(e) => expand_steps(e, &program.machine),
         _ => Vec::new(),
@@ -289,14 +289,14 @@ pub(crate) fn steps(program: &Program, position: usize, indices: Option<&[u32]>)
 }
 
 /// Of every run what is moved, then words of zero points for the rest.
-fn placed_steps(placed: &Placed, machine: &Machine) -> Vec<Step> {
+fn placed_steps(placed: &PositionedTransfer, machine: &Machine) -> Vec<Step> {
     if placed.limit.is_none() {
         return transfer_steps(&placed.transfer, machine);
     }
     let (word, bytes) = (u64::from(machine.cache.word_bytes), u64::from(placed.transfer.bytes));
     let mut steps = Vec::new();
     for (ddr_address, local_address) in placed.transfer.runs() {
-        let moved = placed.moved(ddr_address);
+        let moved = placed.transferred_bytes(ddr_address);
         if moved > 0 {
             let run = Transfer { ddr_address, local_address, bytes: moved, counts: [1, 1], ..placed.transfer };
             steps.extend(transfer_steps(&run, machine));

@@ -1,4 +1,4 @@
-//! What can go wrong while a graph or a program runs.
+//! Errors of running a graph or a program.
 
 use tpuflow_ir::error::{LimitError, MemoryError, WidthError};
 
@@ -66,7 +66,7 @@ pub enum SimError {
     Program {
         /// Name of the program.
         name: String,
-        /// What is wrong.
+        /// The error.
         reason: ProgramError,
     },
     /// An output that no instruction has written completely.

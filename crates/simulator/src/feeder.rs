@@ -64,7 +64,7 @@ impl Geometry {
 
     /// Accumulator entries of 32 bits it takes.
     pub(crate) fn entries(&self) -> u64 {
-        let wide = timing::wide(self.matrix.input.dtype, self.descriptor.weight_dtype);
+        let wide = timing::has_wide_sums(self.matrix.input.dtype, self.descriptor.weight_dtype);
         u64::from(self.matrix.pixels) * if wide { 2 } else { 1 }
     }
 
@@ -136,7 +136,7 @@ impl Geometry {
         let rest = left.min(output.width - column);
         let (kh, kw) = (block.first_tap / window.kernel[1], block.first_tap % window.kernel[1]);
         let Some(row) = self.line_under(line, kh) else { return (rest, None) };
-        let x = self.left(column) + i64::from(kw * window.dilation[1]);
+        let x = self.first_input_column(column) + i64::from(kw * window.dilation[1]);
         let stride = i64::from(window.stride[1]);
         let until = |x: i64, end: i64| ((end - x + stride - 1) / stride) as u32;
         if x < 0 {
@@ -182,7 +182,7 @@ impl Geometry {
 
     /// First and last word under columns `first ..= last` of the window at output column `column`, where they are inside.
     pub(crate) fn words_under(&self, row: u64, column: u32, first: u32, last: u32) -> Option<(u64, u64)> {
-        let left = self.left(column);
+        let left = self.first_input_column(column);
         let end = i64::from(self.matrix.input.width) - 1;
         let (from, to) = ((left + i64::from(first)).max(0), (left + i64::from(last)).min(end));
         let word = |x: i64| (row + x as u64 * u64::from(self.matrix.input.pixel_bytes)) / self.word as u64;
@@ -209,7 +209,7 @@ impl Geometry {
     }
 
     /// Output column from which on tap `first` of the window, and those behind it, lie to the right of the image.
-    pub(crate) fn columns_reached(&self, first: u32) -> u32 {
+    pub(crate) fn first_column_beyond(&self, first: u32) -> u32 {
         let (width, window) = (i64::from(self.matrix.input.width), &self.descriptor.window);
         let places = (width + i64::from(window.pads[1]) - i64::from(first)).max(0) as u64;
         places.div_ceil(window.stride[1].into()) as u32
@@ -226,7 +226,7 @@ impl Geometry {
         self.matrix.output.width
     }
 
-    fn left(&self, column: u32) -> i64 {
+    fn first_input_column(&self, column: u32) -> i64 {
         let window = &self.descriptor.window;
         i64::from(column) * i64::from(window.stride[1]) - i64::from(window.pads[1])
     }
@@ -328,7 +328,7 @@ impl Geometry {
         Some((count, first, each - column % each, each))
     }
 
-    /// What the output pipe writes: `(pixel that completes it, word)`, in order. Neighbouring pixels of the tile that share a
+    /// The writes of the output pipe: `(pixel that completes it, word)`, in order. Neighbouring pixels of the tile that share a
     /// word are written together.
     pub(crate) fn output_words(&self) -> Vec<(u32, u64)> {
         let (m, word) = (&self.matrix, self.word as u64);

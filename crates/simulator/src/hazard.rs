@@ -98,7 +98,7 @@ pub struct Hazard {
     pub layer: String,
     /// Memory and first byte address concerned.
     pub place: String,
-    /// What is wrong.
+    /// The broken rule.
     pub rule: Rule,
 }
 

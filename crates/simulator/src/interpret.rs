@@ -20,7 +20,7 @@ use tpuflow_ir::{DType, Graph, Tensor, TensorId};
 use tpuflow_kernels::{Isa, Values, pages, parallel};
 
 use crate::SimError;
-use prepare::Prepared;
+use prepare::Constants;
 use tensor_pool::TensorPool;
 
 /// Which tensors a run returns.
@@ -55,14 +55,14 @@ impl Tensors {
 #[derive(Clone, Debug)]
 pub struct Interpreter {
     graph: Arc<Graph>,
-    layers: Vec<Prepared>,
+    layers: Vec<Constants>,
     /// Constants that kernels read as ordinary operands.
     constants: Vec<Option<Arc<Values>>>,
     /// Per layer, the tensors no later layer reads and no output shows.
     last_read: Vec<Vec<TensorId>>,
     /// Per layer, the later one that is done together with it.
     successors: Vec<Option<usize>>,
-    /// What runs leave behind for later ones, which then find all the memory they need.
+    /// Memory that runs leave behind for later ones, which then find all the memory they need.
     free: Arc<Mutex<Vec<TensorPool>>>,
     /// Runs so far.
     runs: Arc<AtomicUsize>,
@@ -132,7 +132,7 @@ impl Interpreter {
     ///
     /// # Errors
     /// As [`Interpreter::run`]; an input of the graph for which nothing is given is one of another size.
-    pub fn run_apart(&self, given: Vec<(TensorId, Values)>) -> Result<Tensors, SimError> {
+    pub fn run_layers_separately(&self, given: Vec<(TensorId, Values)>) -> Result<Tensors, SimError> {
         let graph = &*self.graph;
         let mut values = self.constants.clone();
         for (id, array) in given {
@@ -182,13 +182,13 @@ impl Interpreter {
                     // The caller's inputs are not ours, and constants are read again.
                     let tensor = values[id.index()].take().filter(|_| !graph.inputs.contains(id));
                     if let Some(Ok(tensor)) = tensor.map(Arc::try_unwrap) {
-                        free.keep(tensor);
+                        free.recycle(tensor);
                     }
                 }
             }
         }
         if self.runs.fetch_add(1, Ordering::Relaxed) == WARM {
-            let weights = self.layers.iter().flat_map(Prepared::memory);
+            let weights = self.layers.iter().flat_map(Constants::memory);
             pages::enlarge(weights.chain(free.memory()));
         }
         self.free.lock().unwrap_or_else(PoisonError::into_inner).push(free);

@@ -10,10 +10,12 @@
 //! bytes of the simulated memories (`memory`); `check` and `order` report whatever breaks a rule. [`Serial`] executes the
 //! same instructions without time.
 
+mod access_pattern;
 pub mod array;
-mod awaited;
 mod bank;
 mod check;
+mod checked_program;
+mod completion;
 mod context;
 pub mod counters;
 mod dma;
@@ -29,11 +31,9 @@ mod queue;
 pub mod run;
 mod serial;
 pub mod signals;
-mod sound;
 mod stream;
 mod timeline;
 mod values;
-mod walk;
 
 pub use error::SimError;
 pub use hazard::{Hazard, Rule};
@@ -42,4 +42,4 @@ pub use machine::{signals_of, simulate, simulate_again};
 pub use run::{ArrayModel, Options, Run};
 pub use serial::{Serial, Stepper};
 pub use signals::Signals;
-pub use values::Kept;
+pub use values::ProgramCache;

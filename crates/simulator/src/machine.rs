@@ -1,7 +1,7 @@
 //! The machine: all units, stepped together through every cycle.
 //!
 //! In a cycle the units are stepped in the order of their clients' priority at the banks; a bank serves the first that asks.
-//! What a unit finishes is seen by all from the next cycle on, so the order of the units decides nothing else.
+//! An instruction that finishes is seen by all units from the next cycle on, so the order of the units decides nothing else.
 //!
 //! This is the definition of a program's time. [`crate::timeline`] gives the same without visiting every cycle; it leaves
 //! programs that break a rule to the machine, which reports the first that is broken.
@@ -11,16 +11,16 @@ use std::ops::Range;
 use tpuflow_ir::{Program, Space, Unit, View, memory};
 use tpuflow_kernels::parallel;
 
+use crate::checked_program::Time;
 use crate::context::Context;
 use crate::dma::Dma;
 use crate::error::{ProgramError, SimError};
 use crate::matrix::MatrixEngine;
 use crate::run::{ArrayModel, Options, Run, layer_runs};
 use crate::signals::{Recorder, Signals};
-use crate::sound::Time;
 use crate::stream::Stream;
 use crate::timeline;
-use crate::values::{Executor, Kept};
+use crate::values::{Executor, ProgramCache};
 
 struct Units {
     dma: Dma,
@@ -38,14 +38,15 @@ impl Units {
         }
     }
 
-    fn done(&self) -> bool {
-        self.dma.done() && self.matrix.done() && self.streams.iter().all(Stream::done)
+    fn is_finished(&self) -> bool {
+        self.dma.is_finished() && self.matrix.is_finished() && self.streams.iter().all(Stream::is_finished)
     }
 
     /// The first instruction that waits for others.
-    fn waiting(&self) -> u32 {
-        let streams = self.streams.iter().map(Stream::waiting);
-        streams.chain([self.dma.waiting(), self.matrix.waiting()]).flatten().min().unwrap_or(0) as u32
+    fn first_waiting_instruction(&self) -> u32 {
+        let streams = self.streams.iter().map(Stream::waiting_instruction);
+        streams.chain([self.dma.waiting_instruction(), self.matrix.waiting_instruction()]).flatten().min().unwrap_or(0)
+            as u32
     }
 
     /// Steps every unit through `context.cycle`; false when none will ever act again.
@@ -67,7 +68,7 @@ impl Units {
 /// # Errors
 /// [`SimError`]: inputs that do not fit, a broken rule of the machine, or a program that cannot go on.
 pub fn simulate(program: &Program, inputs: &[Vec<u8>], options: &Options) -> Result<Run, SimError> {
-    simulate_again(program, inputs, options, &Kept::default())
+    simulate_again(program, inputs, options, &ProgramCache::default())
 }
 
 /// As [`simulate`], with what earlier runs have left: how long the program takes, too, where values do not change that. A run
@@ -75,21 +76,31 @@ pub fn simulate(program: &Program, inputs: &[Vec<u8>], options: &Options) -> Res
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn simulate_again(program: &Program, inputs: &[Vec<u8>], options: &Options, kept: &Kept) -> Result<Run, SimError> {
+pub fn simulate_again(
+    program: &Program,
+    inputs: &[Vec<u8>],
+    options: &Options,
+    kept: &ProgramCache,
+) -> Result<Run, SimError> {
     check_program(program)?;
     if options.values {
         check_memory(program)?;
     }
-    let run = || timed(program, inputs, options, kept);
+    let run = || simulate_timing(program, inputs, options, kept);
     if options.values { parallel::inside(run) } else { run() }
 }
 
-fn timed(program: &Program, inputs: &[Vec<u8>], options: &Options, kept: &Kept) -> Result<Run, SimError> {
+fn simulate_timing(
+    program: &Program,
+    inputs: &[Vec<u8>],
+    options: &Options,
+    kept: &ProgramCache,
+) -> Result<Run, SimError> {
     let executor = || {
-        let fed = |mut executor: Executor<_>| executor.feed(inputs).map(|()| executor);
+        let fed = |mut executor: Executor<_>| executor.write_inputs(inputs).map(|()| executor);
         options.values.then(|| fed(Executor::new(program, options.array, kept))).transpose()
     };
-    let sound = kept.sound(program)?;
+    let sound = kept.checked_program(program)?;
     if !options.stepped {
         let known = sound.time.get().filter(|time| !options.trace && time.layers.len() == program.layers.len());
         let run = match (known, executor()?) {
@@ -116,7 +127,7 @@ fn values(program: &Program, mut executor: Executor<&Program>, time: &Time) -> R
     Ok(Run { outputs, cycles: time.cycles, counters: time.counters.clone(), layers, trace: None, events })
 }
 
-/// What is seen at units, ports and channels in the cycles of `window`, at most `most` events. `inputs` as for [`simulate`]:
+/// The signals of units, ports and channels in the cycles of `window`, at most `most` events. `inputs` as for [`simulate`]:
 /// they decide which rows of tables are looked up, and so when.
 ///
 /// # Errors
@@ -124,10 +135,10 @@ fn values(program: &Program, mut executor: Executor<&Program>, time: &Time) -> R
 pub fn signals_of(program: &Program, inputs: &[Vec<u8>], window: Range<u64>, most: usize) -> Result<Signals, SimError> {
     check_program(program)?;
     check_memory(program)?;
-    let kept = Kept::default();
+    let kept = ProgramCache::default();
     let mut executor = Executor::new(program, ArrayModel::Closed, &kept);
-    executor.feed(inputs)?;
-    let mut context = Context::new(program, Some(executor), false, kept.sound(program)?.needs.clone());
+    executor.write_inputs(inputs)?;
+    let mut context = Context::new(program, Some(executor), false, kept.checked_program(program)?.needs.clone());
     context.recorder = Some(Recorder::new(program, window, most));
     let mut units = Units::new(program);
     let going_on = |context: &mut Context<'_>| {
@@ -135,9 +146,12 @@ pub fn signals_of(program: &Program, inputs: &[Vec<u8>], window: Range<u64>, mos
         context.recorder.as_mut().is_some_and(|recorder| recorder.begin_cycle(cycle))
     };
     parallel::inside(|| {
-        while !units.done() && going_on(&mut context) {
+        while !units.is_finished() && going_on(&mut context) {
             if !units.step(&mut context)? {
-                return Err(SimError::Deadlock { cycle: context.cycle, instruction: units.waiting() });
+                return Err(SimError::Deadlock {
+                    cycle: context.cycle,
+                    instruction: units.first_waiting_instruction(),
+                });
             }
             context.recorder.as_ref().map_or(Ok(()), |recorder| recorder.check(program))?;
         }
@@ -152,12 +166,12 @@ const STEPS: u64 = 1 << 26;
 /// Runs a program cycle by cycle.
 fn step(program: &Program, mut context: Context<'_>, limit: u64) -> Result<Run, SimError> {
     let mut units = Units::new(program);
-    while !units.done() {
+    while !units.is_finished() {
         if context.cycle > limit {
             return Err(SimError::Program { name: program.name.clone(), reason: ProgramError::TooLate { limit } });
         }
         if !units.step(&mut context)? {
-            return Err(SimError::Deadlock { cycle: context.cycle, instruction: units.waiting() });
+            return Err(SimError::Deadlock { cycle: context.cycle, instruction: units.first_waiting_instruction() });
         }
     }
     let (outputs, events) = match &mut context.executor {

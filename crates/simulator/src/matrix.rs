@@ -74,7 +74,7 @@ enum Register {
 
 /// The tile being streamed.
 #[derive(Clone, Debug)]
-struct Feed {
+struct TileFeed {
     tile: Tile,
     layer: tpuflow_ir::LayerId,
     /// First cycle after the R slots it holds at least, and after the last pixel's.
@@ -106,7 +106,7 @@ pub(crate) struct MatrixEngine {
     /// Tile to load next; its job may still be in the issue stage.
     load: Tile,
     register: Register,
-    feed: Option<Feed>,
+    feed: Option<TileFeed>,
     rows: u64,
     accumulators: u64,
     depth: u64,
@@ -140,11 +140,11 @@ impl MatrixEngine {
     /// One cycle, in the order of the ports' priority.
     pub(crate) fn step(&mut self, context: &mut Context<'_>) -> Result<(), SimError> {
         self.end_issue(context.cycle);
-        if self.feed.as_ref().is_some_and(|feed| feed.over(context.cycle)) {
+        if self.feed.as_ref().is_some_and(|feed| feed.is_streamed(context.cycle)) {
             self.feed = None;
         }
         self.start_feed(context);
-        let fed = if self.done() { None } else { self.feed(context) };
+        let fed = if self.is_finished() { None } else { self.feed(context) };
         self.start_load(context);
         self.begin(context)?;
         let activity = fed.unwrap_or_else(|| self.activity(context));
@@ -198,7 +198,7 @@ impl MatrixEngine {
             && self.has_entries(tile)
             && let Some(job) = self.job(tile.job)
         {
-            self.feed = Some(Feed {
+            self.feed = Some(TileFeed {
                 tile,
                 layer: context.layer(job.instruction),
                 hold: context.cycle + self.rows * job.geometry.phases(),
@@ -229,7 +229,7 @@ impl MatrixEngine {
         }
         let oldest = self.jobs.front()?.number;
         let job = self.jobs.get_mut((feed.tile.job - oldest) as usize)?;
-        feed.look_up(&job.geometry);
+        feed.find_missing_words(&job.geometry);
         let mut taken = 0;
         let mut refused = false;
         let instruction = job.instruction;
@@ -325,12 +325,12 @@ impl MatrixEngine {
         }
     }
 
-    /// What a cycle without a stream is booked as.
+    /// The activity of a cycle without a stream.
     fn activity(&self, context: &Context<'_>) -> Activity {
         match (&self.feed, self.register) {
             // Empty slots behind the last result of all.
-            _ if self.done() => Activity::Off,
-            (Some(feed), _) if !feed.over(context.cycle) => Activity::Busy(feed.layer),
+            _ if self.is_finished() => Activity::Off,
+            (Some(feed), _) if !feed.is_streamed(context.cycle) => Activity::Busy(feed.layer),
             (_, Register::Loading { .. }) => Activity::Stalled(Stall::WeightLoad),
             (_, Register::Full(_)) => Activity::Stalled(Stall::UnitBusy),
             _ if self.issue.is_some() => Activity::Stalled(Stall::Issue),
@@ -341,7 +341,7 @@ impl MatrixEngine {
         }
     }
 
-    pub(crate) fn waiting(&self) -> Option<usize> {
+    pub(crate) fn waiting_instruction(&self) -> Option<usize> {
         if self.issue.is_none() { self.queue.head() } else { None }
     }
 
@@ -351,19 +351,19 @@ impl MatrixEngine {
         self.jobs.is_empty() && self.issue.is_none() && !begins
     }
 
-    pub(crate) fn done(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         self.jobs.is_empty() && self.issue.is_none() && self.queue.head().is_none()
     }
 }
 
-impl Feed {
+impl TileFeed {
     /// All pixels have entered and the slots it holds are over.
-    fn over(&self, cycle: u64) -> bool {
+    fn is_streamed(&self, cycle: u64) -> bool {
         self.next == self.pixels && self.hold <= cycle
     }
 
     /// Works out which words the next pixel is missing.
-    fn look_up(&mut self, geometry: &Geometry) {
+    fn find_missing_words(&mut self, geometry: &Geometry) {
         if self.known {
             return;
         }

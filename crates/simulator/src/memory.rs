@@ -27,7 +27,7 @@ pub(crate) struct Memory {
     base: usize,
     /// One bit per byte, and at least one more; none of lines that were put off.
     written: Vec<u64>,
-    /// What its first bytes hold as long as nobody has written there.
+    /// The value of its first bytes as long as nobody has written there.
     constants: Option<Image>,
     /// Per line of 64 bytes, which line of constants it is a copy of. Empty if nobody wants to know.
     origins: Vec<Option<Origin>>,
@@ -59,22 +59,22 @@ impl Memory {
     }
 
     /// Puts off copies of constants from now on, or makes them at once.
-    pub(crate) fn put_copies_off(&mut self, off: bool) {
-        self.settle(0, self.size() as usize);
+    pub(crate) fn enable_deferred_copies(&mut self, off: bool) {
+        self.copy_deferred(0, self.size() as usize);
         self.waiting.resize(if off { self.written.len() / 64 + 1 } else { 0 }, 0);
     }
 
     /// Bytes as they lie, whoever wrote them.
-    fn held(&self, start: usize, length: usize) -> &[u8] {
+    fn bytes_at(&self, start: usize, length: usize) -> &[u8] {
         &self.bytes[self.base + start..][..length]
     }
 
-    fn held_mut(&mut self, start: usize, length: usize) -> &mut [u8] {
+    fn bytes_at_mut(&mut self, start: usize, length: usize) -> &mut [u8] {
         &mut self.bytes[self.base + start..][..length]
     }
 
     /// The line of constants a line that was put off is a copy of.
-    fn awaited(&self, line: usize) -> Option<&[u8]> {
+    fn deferred_source(&self, line: usize) -> Option<&[u8]> {
         if self.waiting.get(line / 64).is_none_or(|lines| lines >> (line % 64) & 1 == 0) {
             return None;
         }
@@ -84,16 +84,16 @@ impl Memory {
     }
 
     /// Makes the copy of a line, if it was put off.
-    fn settle_line(&mut self, line: usize) {
-        let Some(bytes) = self.awaited(line) else { return };
+    fn copy_deferred_line(&mut self, line: usize) {
+        let Some(bytes) = self.deferred_source(line) else { return };
         let bytes: [u8; LINE] = bytes.try_into().expect("a line");
-        self.held_mut(line * LINE, LINE).copy_from_slice(&bytes);
+        self.bytes_at_mut(line * LINE, LINE).copy_from_slice(&bytes);
         self.written[line] = u64::MAX;
         self.waiting[line / 64] &= !(1 << (line % 64));
     }
 
     /// Makes the copies of a stretch that were put off.
-    pub(crate) fn settle(&mut self, start: u64, length: usize) {
+    pub(crate) fn copy_deferred(&mut self, start: u64, length: usize) {
         let (first, end) = (start as usize / LINE, (start as usize + length).div_ceil(LINE));
         if self.waiting.is_empty() {
             return;
@@ -103,7 +103,7 @@ impl Memory {
             while lines != 0 {
                 let line = group * 64 + lines.trailing_zeros() as usize;
                 if (first..end).contains(&line) {
-                    self.settle_line(line);
+                    self.copy_deferred_line(line);
                 }
                 lines &= lines - 1;
             }
@@ -115,11 +115,11 @@ impl Memory {
         if self.written[at / LINE] >> (at % LINE) & 1 == 1 {
             return Some(self.bytes[self.base + at]);
         }
-        self.awaited(at / LINE).map(|line| line[at % LINE])
+        self.deferred_source(at / LINE).map(|line| line[at % LINE])
     }
 
     /// Keeps in mind from now on what its lines are copies of.
-    pub(crate) fn keep_origins(&mut self) {
+    pub(crate) fn track_origins(&mut self) {
         self.origins.resize(self.written.len(), None);
     }
 
@@ -136,7 +136,7 @@ impl Memory {
         lines[0].filter(|first| first.begins(lines))
     }
 
-    /// What its first bytes hold, if nobody has written there.
+    /// The value of its first bytes, if nobody has written there.
     pub(crate) fn constants(&self) -> Option<&Image> {
         self.constants.as_ref()
     }
@@ -186,11 +186,11 @@ impl Memory {
     /// The bytes at `start`, all of which must have been written, and settled. The stretch lies inside the memory.
     pub(crate) fn read(&self, start: u64, length: usize) -> Result<&[u8], NeverWritten> {
         let start = start as usize;
-        let (first, whole, last) = words(start, start + length);
+        let (first, whole, last) = bitmap_words(start, start + length);
         let complete = |word: usize, mask: u64| mask & !self.written[word] == 0;
         let all = |lines: &[u64]| lines.iter().fold(u64::MAX, |all, line| all & line) == u64::MAX;
         if complete(first.0, first.1) && all(&self.written[whole]) && complete(last.0, last.1) {
-            return Ok(self.held(start, length));
+            return Ok(self.bytes_at(start, length));
         }
         let missing = (start..start + length).find(|&at| !self.is_written(at as u64));
         Err(NeverWritten(missing.unwrap_or(start) as u64))
@@ -207,14 +207,14 @@ impl Memory {
     ) -> Result<&[u8], NeverWritten> {
         let starts = (start as usize..).step_by(pitch.max(1)).take(count);
         for start in starts {
-            let (first, whole, last) = words(start, start + length);
+            let (first, whole, last) = bitmap_words(start, start + length);
             let missing = |(word, mask): (usize, u64)| mask & !self.written[word];
             let within = self.written[whole].iter().fold(0, |missing, word| missing | !word);
             if missing(first) | within | missing(last) != 0 {
                 self.read(start as u64, length)?;
             }
         }
-        Ok(self.held(start as usize, count.saturating_sub(1) * pitch + length))
+        Ok(self.bytes_at(start as usize, count.saturating_sub(1) * pitch + length))
     }
 
     /// Writes pieces of `length` bytes, `pitch` bytes from one to the next, inside the memory.
@@ -222,14 +222,14 @@ impl Memory {
         let (start, count) = (start as usize, bytes.len() / length);
         let span = count.saturating_sub(1) * pitch + length;
         // What lies between them stays, but what it is a copy of is forgotten.
-        self.settle(start as u64, span);
-        self.touch(start, span);
+        self.copy_deferred(start as u64, span);
+        self.note_write(start, span);
         let own = &mut self.bytes[self.base + start..][..span];
         for (piece, own) in bytes.chunks_exact(length).zip(own.chunks_mut(pitch)) {
             copy_short(piece, &mut own[..length]);
         }
         for start in (start..).step_by(pitch).take(count) {
-            let (first, whole, last) = words(start, start + length);
+            let (first, whole, last) = bitmap_words(start, start + length);
             self.written[whole].fill(u64::MAX);
             for (word, mask) in [first, last] {
                 self.written[word] |= mask;
@@ -251,7 +251,7 @@ impl Memory {
     }
 
     /// Whether this stretch, which is not empty, is watched and nobody has written to it since.
-    pub(crate) fn is_untouched(&self, stretch: &Range<u64>) -> bool {
+    pub(crate) fn is_unchanged(&self, stretch: &Range<u64>) -> bool {
         self.watched == *stretch
     }
 
@@ -268,9 +268,9 @@ impl Memory {
     /// Writes bytes inside the memory.
     pub(crate) fn write(&mut self, start: u64, bytes: &[u8]) {
         let start = start as usize;
-        self.touch(start, bytes.len());
-        self.held_mut(start, bytes.len()).copy_from_slice(bytes);
-        let (first, whole, last) = words(start, start + bytes.len());
+        self.note_write(start, bytes.len());
+        self.bytes_at_mut(start, bytes.len()).copy_from_slice(bytes);
+        let (first, whole, last) = bitmap_words(start, start + bytes.len());
         self.written[whole].fill(u64::MAX);
         for (word, mask) in [first, last] {
             self.written[word] |= mask;
@@ -278,7 +278,7 @@ impl Memory {
     }
 
     /// Something is written at `start`.
-    fn touch(&mut self, start: usize, length: usize) {
+    fn note_write(&mut self, start: usize, length: usize) {
         if (start as u64) < self.watched.end && self.watched.start < (start + length) as u64 {
             self.watched = 0..0;
         }
@@ -290,7 +290,7 @@ impl Memory {
         if !self.waiting.is_empty() {
             // Of these something is left.
             for part in [start, end].into_iter().filter(|part| !part.is_multiple_of(LINE)) {
-                self.settle_line(part / LINE);
+                self.copy_deferred_line(part / LINE);
             }
             mark(&mut self.waiting, lines.clone(), false);
         }
@@ -300,7 +300,7 @@ impl Memory {
     }
 
     /// Puts off the copy of the whole lines of a stretch of another memory's constants; whether that can be done.
-    fn put_off(&mut self, to: usize, from: &Self, start: usize, length: usize) -> bool {
+    fn defer_copy(&mut self, to: usize, from: &Self, start: usize, length: usize) -> bool {
         let lines = to.div_ceil(LINE)..(to + length) / LINE;
         let known = from.is_constant(start, length) && to % LINE == start % LINE;
         let Some(numbered) = from.numbered.filter(|_| known) else { return false };
@@ -308,18 +308,18 @@ impl Memory {
             return false;
         }
         let (first, end) = (lines.start * LINE, lines.end * LINE);
-        self.write(to as u64, from.held(start, first - to));
-        self.write(end as u64, from.held(start + end - to, to + length - end));
+        self.write(to as u64, from.bytes_at(start, first - to));
+        self.write(end as u64, from.bytes_at(start + end - to, to + length - end));
         let source = numbered.memory();
         if self.sources.len() <= source {
             self.sources.resize(source + 1, None);
         }
         let same = |own: &Image| from.constants.as_ref().is_some_and(|constants| own.is_same(constants));
         if !self.sources[source].as_ref().is_some_and(same) {
-            self.settle(0, self.size() as usize);
+            self.copy_deferred(0, self.size() as usize);
             self.sources[source].clone_from(&from.constants);
         }
-        self.touch(first, end - first);
+        self.note_write(first, end - first);
         self.written[lines.clone()].fill(0);
         mark(&mut self.waiting, lines.clone(), true);
         let origin = numbered.plus((start + first - to) / LINE);
@@ -328,7 +328,7 @@ impl Memory {
     }
 
     /// Whole lines of a stretch are copies of another memory's constants, if they are.
-    fn stem(&mut self, to: usize, from: &Self, start: usize, length: usize) {
+    fn record_origin(&mut self, to: usize, from: &Self, start: usize, length: usize) {
         let Some(numbered) = from.numbered else { return };
         if self.origins.is_empty() || !from.is_constant(start, length) || to % 64 != start % 64 {
             return;
@@ -341,21 +341,21 @@ impl Memory {
 
     /// Copies bytes of another memory with what is known about each; whether any of them was ever written.
     pub(crate) fn copy(&mut self, to: u64, from: &Self, start: u64, length: usize) -> bool {
-        if self.put_off(to as usize, from, start as usize, length) {
+        if self.defer_copy(to as usize, from, start as usize, length) {
             return true;
         }
         if from.is_constant(start as usize, length) || from.read(start, length).is_ok() {
             let start = start as usize;
-            self.write(to, from.held(start, length));
-            self.stem(to as usize, from, start, length);
+            self.write(to, from.bytes_at(start, length));
+            self.record_origin(to as usize, from, start, length);
             return true;
         }
         let mut any = false;
-        self.touch(to as usize, length);
+        self.note_write(to as usize, length);
         for offset in 0..length as u64 {
             let (target, byte) = ((to + offset) as usize, from.byte((start + offset) as usize));
             any |= byte.is_some();
-            self.held_mut(target, 1)[0] = byte.unwrap_or(0);
+            self.bytes_at_mut(target, 1)[0] = byte.unwrap_or(0);
             let known = u64::from(byte.is_some());
             self.written[target / 64] = self.written[target / 64] & !(1 << (target % 64)) | known << (target % 64);
         }
@@ -375,7 +375,7 @@ pub(crate) fn copy_short<T: Copy>(from: &[T], to: &mut [T]) {
 
 /// Sets the bits of a range of a map as [`words`] wants it, or clears them.
 fn mark(map: &mut [u64], bits: Range<usize>, set: bool) {
-    let (first, whole, last) = words(bits.start, bits.end);
+    let (first, whole, last) = bitmap_words(bits.start, bits.end);
     map[whole].fill(if set { u64::MAX } else { 0 });
     for (word, mask) in [first, last] {
         map[word] = if set { map[word] | mask } else { map[word] & !mask };
@@ -384,7 +384,7 @@ fn mark(map: &mut [u64], bits: Range<usize>, set: bool) {
 
 /// The bits `start .. end` of the bit map: word and mask of those in the first word, the words that are full, word and mask of
 /// those behind them. Masks may be empty; the map has a word more than bits.
-fn words(start: usize, end: usize) -> ((usize, u64), Range<usize>, (usize, u64)) {
+fn bitmap_words(start: usize, end: usize) -> ((usize, u64), Range<usize>, (usize, u64)) {
     let (first, last) = (start / 64, end / 64);
     let (from, to) = (u64::MAX << (start % 64), (1 << (end % 64)) - 1);
     if first == last {
@@ -431,7 +431,7 @@ mod tests {
             ddr.renew(600, Some(&image));
             ddr.number(2);
             let mut memory = Memory::new(600);
-            memory.keep_origins();
+            memory.track_origins();
             for (to, from, length, copied, odd) in steps {
                 let (to, from) = (64 * to + odd, (64 * from + odd).min(400));
                 if copied {
@@ -468,9 +468,9 @@ mod tests {
             ddr.number(1);
             let (mut lazy, mut eager) = (Memory::new(640), Memory::new(640));
             for memory in [&mut lazy, &mut eager] {
-                memory.keep_origins();
+                memory.track_origins();
             }
-            lazy.put_copies_off(true);
+            lazy.enable_deferred_copies(true);
             if renewed {
                 lazy.copy(64, &ddr, 0, 500);
                 lazy.renew(640, None);
@@ -500,7 +500,7 @@ mod tests {
                         }
                     }
                     4 => {
-                        lazy.settle(to, length);
+                        lazy.copy_deferred(to, length);
                         prop_assert_eq!(lazy.read(to, length), eager.read(to, length));
                         let (piece, own) = (7 + skew as usize, 7);
                         let count = length / piece;
@@ -531,7 +531,7 @@ mod tests {
                     prop_assert!(known.is_none() || known == eager.origin(64 * line, 64));
                 }
             }
-            lazy.settle(0, 640);
+            lazy.copy_deferred(0, 640);
             prop_assert_eq!((lazy.bytes(0, 640), &lazy.written), (eager.bytes(0, 640), &eager.written));
             for memory in [&mut lazy, &mut eager] {
                 memory.renew(640, None);
@@ -542,7 +542,7 @@ mod tests {
         /// Bits of the map, one by one.
         #[test]
         fn words_cover_bits(start in 0usize..200, length in 0usize..200) {
-            let (first, whole, last) = words(start, start + length);
+            let (first, whole, last) = bitmap_words(start, start + length);
             let mut map = [0u64; 7];
             map[whole].fill(u64::MAX);
             map[first.0] |= first.1;
@@ -564,7 +564,7 @@ mod tests {
             for (at, count, copied) in writes {
                 if copied { memory.copy(at, &other, 0, count); } else { memory.write(at, &vec![1; count]); }
                 untouched &= at >= start + length || at + count as u64 <= start;
-                prop_assert_eq!(memory.is_untouched(&(start..start + length)), untouched);
+                prop_assert_eq!(memory.is_unchanged(&(start..start + length)), untouched);
             }
         }
 

@@ -32,7 +32,7 @@ impl Segment {
 /// Segments a block may have before it is cut in two; few in tests, which have few.
 const BLOCK: usize = if cfg!(test) { 3 } else { 64 };
 
-/// What is known of one memory: disjoint segments by place, in blocks of a few.
+/// The segments of one memory: disjoint segments by place, in blocks of a few.
 #[derive(Debug)]
 struct Segments {
     /// None is empty, unless it is the only one.
@@ -122,7 +122,7 @@ impl Order {
         let position = self.issued[own];
         let mut needs = [0; Unit::COUNT];
         for read in &accesses.reads {
-            self.each(read, |segment| {
+            self.for_each_segment(read, |segment| {
                 join(&mut needs, &segment.writers);
                 segment.readers[own] = position;
             });
@@ -155,7 +155,7 @@ impl Order {
     }
 
     /// Visits the segments of a stretch, made to end at its borders and to cover it.
-    fn each(&mut self, stretch: &Stretch, mut visit: impl FnMut(&mut Segment)) {
+    fn for_each_segment(&mut self, stretch: &Stretch, mut visit: impl FnMut(&mut Segment)) {
         let segments = self.segments(stretch.space);
         segments.split(stretch.end);
         let first = segments.split(stretch.start);

@@ -1,10 +1,10 @@
-//! What a run is asked for and what it gives.
+//! Options and results of a run.
 
 use serde::Serialize;
 use tpuflow_ir::program::Bounds;
 use tpuflow_ir::{DType, LayerId, Program, Unit};
 
-use crate::context::{LayerTimes, Moved};
+use crate::context::{LayerTimes, TransferCounts};
 use crate::counters::{Counters, Stalls};
 
 /// How the matrix engine computes.
@@ -17,7 +17,7 @@ pub enum ArrayModel {
     Register,
 }
 
-/// What to simulate.
+/// The parts of a run that are simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Compute values; else only cycles.
@@ -61,7 +61,7 @@ pub struct Interval {
     pub start: u64,
     /// One past the last cycle.
     pub end: u64,
-    /// What happens.
+    /// The phase.
     pub phase: Phase,
 }
 
@@ -124,7 +124,7 @@ pub struct Run {
     pub layers: Vec<LayerRun>,
     /// Intervals by start cycle, if asked for.
     pub trace: Option<Vec<Interval>>,
-    /// What went wrong.
+    /// Its message.
     pub events: Vec<Event>,
 }
 
@@ -192,7 +192,7 @@ pub struct Report {
     pub layers: Vec<LayerRun>,
     /// Everything else that was counted.
     pub counters: Counters,
-    /// What went wrong.
+    /// Its message.
     pub events: Vec<Event>,
 }
 
@@ -212,7 +212,7 @@ impl Run {
             cycles: self.cycles,
             time_us: self.cycles as f64 * 1e6 / program.machine.clock_hz as f64,
             macs: program.layers.iter().map(|l| l.macs).sum(),
-            utilization: Utilization(Unit::reported().map(|unit| (unit, share(unit))).collect()),
+            utilization: Utilization(Unit::report_order().map(|unit| (unit, share(unit))).collect()),
             bounds: program.bounds.clone(),
             bound,
             binding: binding.to_owned(),
@@ -244,7 +244,7 @@ pub(crate) fn layer_runs(program: &Program, times: &[[LayerTimes; Unit::COUNT]])
         if used.is_empty() {
             used = present(&mut Unit::lines());
         }
-        let moved = times.iter().fold(Moved::default(), |sum, t| sum.plus(t.moved));
+        let moved = times.iter().fold(TransferCounts::default(), |sum, t| sum.plus(t.moved));
         LayerRun {
             name: layer.name.clone(),
             op: layer.op.clone(),

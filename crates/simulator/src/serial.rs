@@ -12,13 +12,13 @@ use crate::check;
 use crate::error::SimError;
 use crate::machine::{check_memory, check_program};
 use crate::run::{ArrayModel, Event};
-use crate::values::{Executor, Kept};
+use crate::values::{Executor, ProgramCache};
 
 /// A program every instruction of which is sound on its own: right descriptor and sizes, inside the memories.
 #[derive(Clone, Debug)]
 pub struct Serial {
     program: Arc<Program>,
-    kept: Kept,
+    kept: ProgramCache,
 }
 
 impl Serial {
@@ -32,7 +32,7 @@ impl Serial {
         for position in 0..program.instructions.len() {
             check::accesses(&program, position)?;
         }
-        Ok(Self { program, kept: Kept::default() })
+        Ok(Self { program, kept: ProgramCache::default() })
     }
 
     /// The same program for runs at a position, with what earlier runs have left.
@@ -46,14 +46,14 @@ impl Serial {
     /// # Errors
     /// [`SimError`]: inputs that do not fit.
     pub fn begin(&self, inputs: &[Vec<u8>]) -> Result<Stepper, SimError> {
-        let mut stepper = self.fed(inputs)?;
-        stepper.executor.put_nothing_off();
+        let mut stepper = self.with_inputs(inputs)?;
+        stepper.executor.copy_eagerly();
         Ok(stepper)
     }
 
-    fn fed(&self, inputs: &[Vec<u8>]) -> Result<Stepper, SimError> {
+    fn with_inputs(&self, inputs: &[Vec<u8>]) -> Result<Stepper, SimError> {
         let mut executor = Executor::new(Arc::clone(&self.program), ArrayModel::Closed, &self.kept);
-        executor.feed(inputs)?;
+        executor.write_inputs(inputs)?;
         Ok(Stepper { executor })
     }
 
@@ -62,7 +62,7 @@ impl Serial {
     /// # Errors
     /// [`SimError`]: inputs that do not fit, or a broken rule.
     pub fn run(&self, inputs: &[Vec<u8>]) -> Result<(Vec<Vec<u8>>, Vec<Event>), SimError> {
-        let mut stepper = self.fed(inputs)?;
+        let mut stepper = self.with_inputs(inputs)?;
         self.finish(&mut stepper)?;
         Ok((stepper.outputs()?, stepper.executor.events()))
     }
@@ -74,7 +74,7 @@ impl Serial {
     /// [`SimError`]: words that do not fit, or a broken rule.
     pub fn run_words<W: AsRef<[u8]>>(&self, inputs: &[W]) -> Result<(Vec<Vec<u8>>, Vec<Event>), SimError> {
         let mut executor = Executor::new(Arc::clone(&self.program), ArrayModel::Closed, &self.kept);
-        executor.feed_words(inputs)?;
+        executor.write_input_words(inputs)?;
         let mut stepper = Stepper { executor };
         self.finish(&mut stepper)?;
         Ok((stepper.executor.output_words()?, stepper.executor.events()))

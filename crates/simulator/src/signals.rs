@@ -1,4 +1,4 @@
-//! What is seen at units, ports and DDR channels in a window of cycles: the stepped machine, written down.
+//! The signals of units, ports and DDR channels in a window of cycles, recorded from the stepped machine.
 //!
 //! Everything is an event: a unit's state and a channel's user where they change, a port's request in every cycle it is made.
 
@@ -10,7 +10,7 @@ use crate::context::Activity;
 use crate::counters::{Client, Stall};
 use crate::error::{ProgramError, SimError};
 
-/// What a unit does from a cycle on.
+/// The activity of a unit from a cycle on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     /// First cycle.
@@ -108,7 +108,7 @@ impl Recorder {
         }
     }
 
-    /// What holds in the first cycle of the window is written down when it comes; false when it is over.
+    /// Records the values of the first cycle of the window when it comes; false when the window is over.
     pub(crate) fn begin_cycle(&mut self, cycle: u64) -> bool {
         if cycle == self.window.start {
             let held = |(channel, user): (usize, &Option<(Unit, u64)>)| {

@@ -18,12 +18,12 @@ use smallvec::SmallVec;
 use tpuflow_ir::isa::StartUp;
 use tpuflow_ir::{Program, Unit};
 
+use crate::access_pattern::{SpreadAccesses, access_patterns};
 use crate::context::{Activity, Context};
 use crate::counters::{Client, Stall};
 use crate::error::SimError;
 use crate::queue::Queue;
 use crate::run::Phase;
-use crate::walk::{Walk, walks};
 
 /// An instruction in the issue stage.
 #[derive(Clone, Copy, Debug)]
@@ -41,8 +41,8 @@ struct Job {
     started: u64,
     begin: u64,
     cycles: u64,
-    reads: SmallVec<[Walk; 3]>,
-    writes: Walk,
+    reads: SmallVec<[SpreadAccesses; 3]>,
+    writes: SpreadAccesses,
 }
 
 /// One of the two units.
@@ -64,12 +64,12 @@ pub(crate) struct Stream {
 
 impl Job {
     fn read_due(&self, access: u64, accesses: u64) -> u64 {
-        self.begin + share(access, self.cycles, accesses)
+        self.begin + proportional_share(access, self.cycles, accesses)
     }
 
     fn write_due(&self, access: u64, latency: u64) -> u64 {
         let accesses = self.writes.accesses();
-        let whole = share(access + 1, self.cycles, accesses);
+        let whole = proportional_share(access + 1, self.cycles, accesses);
         // Rounded up: the next multiple, unless the quotient is exact.
         let exact = u128::from(whole) * u128::from(accesses) == u128::from(access + 1) * u128::from(self.cycles);
         self.begin + whole + u64::from(!exact) + latency - 1
@@ -82,7 +82,7 @@ impl Job {
 }
 
 /// `floor(access * cycles / accesses)`; wide division only where it must be.
-fn share(access: u64, cycles: u64, accesses: u64) -> u64 {
+fn proportional_share(access: u64, cycles: u64, accesses: u64) -> u64 {
     match access.checked_mul(cycles) {
         Some(product) => product / accesses,
         None => (u128::from(access) * u128::from(cycles) / u128::from(accesses)) as u64,
@@ -151,7 +151,7 @@ impl Stream {
             && issue.ready <= context.cycle
             && self.free <= time
             && let Some((cycles, reads, writes)) =
-                walks(context.program, &context.program.instructions[issue.instruction])
+                access_patterns(context.program, &context.program.instructions[issue.instruction])
         {
             context.record(issue.instruction, Phase::Issue, issue.began, context.cycle);
             self.issue = None;
@@ -196,7 +196,7 @@ impl Stream {
         refused
     }
 
-    /// What a cycle without refusals is booked as.
+    /// The activity of a cycle without refusals.
     fn activity(&self, context: &Context<'_>) -> Activity {
         let time = context.cycle - self.stood;
         if let Some(job) = self.jobs.back()
@@ -216,7 +216,7 @@ impl Stream {
         }
     }
 
-    pub(crate) fn waiting(&self) -> Option<usize> {
+    pub(crate) fn waiting_instruction(&self) -> Option<usize> {
         if self.issue.is_none() { self.queue.head() } else { None }
     }
 
@@ -226,7 +226,7 @@ impl Stream {
         self.jobs.is_empty() && self.issue.is_none() && !begins
     }
 
-    pub(crate) fn done(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         self.jobs.is_empty() && self.issue.is_none() && self.queue.head().is_none()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::build::{CODES, cache_view, constants, load, pool, port, product, program, push, store, tiny, vector};
 use tpuflow_ir::isa::{ChannelParameters, Direction, Lookup, PoolKind, Scaling, Transfer, VectorOp};
 use tpuflow_ir::{DType, Descriptor, DescriptorId, Program, ReduceKind, Space, Unit, View, Wait, Window, Work};
-use tpuflow_simulator::{Hazard, Kept, Options, Rule, Run, Serial, SimError, simulate, simulate_again};
+use tpuflow_simulator::{Hazard, Options, ProgramCache, Rule, Run, Serial, SimError, simulate, simulate_again};
 
 fn run(p: &Program) -> Result<Run, SimError> {
     simulate(p, &[], &Options::default())
@@ -50,7 +50,7 @@ fn a_read_must_wait_for_the_write() {
 /// What runs leave for later ones says nothing of other programs, nor do the bytes in their memories.
 #[test]
 fn what_is_kept_of_one_program_serves_no_other() {
-    let kept = Kept::default();
+    let kept = ProgramCache::default();
     let again = |p: &Program| simulate_again(p, &[], &Options::default(), &kept);
     let mut sound = numbered();
     push(&mut sound, Unit::Dtl0, &[], load(0, 0, 64, 16));
@@ -483,7 +483,7 @@ fn rows_under_windows_are_held() {
 /// What was packed for one program is taken for another only where everything it was made of is the same.
 #[test]
 fn packed_tiles_are_those_of_their_descriptor_and_parameters() {
-    let kept = Kept::default();
+    let kept = ProgramCache::default();
     let again = |p: &Program| {
         let run = simulate_again(p, &[], &Options::default(), &kept).unwrap();
         assert_eq!(run.outputs, simulate(p, &[], &Options::default()).unwrap().outputs);
@@ -536,7 +536,7 @@ fn parameters_are_compared_where_weights_are_known() {
 /// What was checked of one program says nothing of another whose instructions are the same and whose descriptors are not.
 #[test]
 fn soundness_is_that_of_descriptors_too() {
-    let kept = Kept::default();
+    let kept = ProgramCache::default();
     let sound = squares(0);
     assert!(simulate_again(&sound, &[], &Options::default(), &kept).is_ok());
     let mut other = sound.clone();

@@ -8,7 +8,9 @@ use crate::trial::inputs;
 use tpuflow_ir::{Descriptor, Graph, Machine, Program, Window};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::{Options as ScheduleOptions, ScheduleError, schedule, schedule_by};
-use tpuflow_simulator::{ArrayModel, Interpreter, Keep, Kept, Options, Run, SimError, simulate, simulate_again};
+use tpuflow_simulator::{
+    ArrayModel, Interpreter, Keep, Options, ProgramCache, Run, SimError, simulate, simulate_again,
+};
 
 fn balanced(run: &Run) {
     for unit in run.counters.units {
@@ -25,7 +27,7 @@ fn check(graph: &Graph, program: &Program, seed: u64, options: &Options) -> Run 
     balanced(&run);
     assert!(run.events.is_empty(), "{:?}", run.events);
     // What runs of other inputs leave changes nothing.
-    let kept = Kept::default();
+    let kept = ProgramCache::default();
     let others: Vec<Vec<u8>> = inputs(graph, seed + 1).iter().map(Values::to_le_bytes).collect();
     for bytes in [&others, &bytes, &others] {
         let again = simulate_again(program, bytes, options, &kept).unwrap_or_else(|e| panic!("{e}"));

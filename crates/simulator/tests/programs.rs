@@ -44,7 +44,7 @@ fn agree(program: &Program, inputs: &[Vec<u8>], expected: &[Vec<u8>], what: &str
         }
         assert_eq!(found.len(), expected.len(), "{what}: output \"{name}\"");
     }
-    for (name, bound) in program.bounds.named() {
+    for (name, bound) in program.bounds.by_name() {
         assert!(run.cycles >= bound, "{what}: {} cycles beat the bound {name} of {bound}", run.cycles);
     }
     run

@@ -53,10 +53,10 @@ impl Work for ChunkExtrema<'_> {
     fn done(self) -> Option<Extrema> {
         let (mut min, mut max) = (i32::MAX, i32::MIN);
         for value in self.0 {
-            let key = mirrored(value.to_bits() as i32);
+            let key = ordered_bits(value.to_bits() as i32);
             (min, max) = (min.min(key), max.max(key));
         }
-        let [min, max] = [min, max].map(|key| f32::from_bits(mirrored(key) as u32));
+        let [min, max] = [min, max].map(|key| f32::from_bits(ordered_bits(key) as u32));
         // Adding +0 turns -0 into +0: which zero came first shall not show.
         (min.is_finite() && max.is_finite()).then_some(Extrema { min: min + 0.0, max: max + 0.0 })
     }
@@ -64,7 +64,7 @@ impl Work for ChunkExtrema<'_> {
 
 /// Bits of a float as an integer of the same order, and back: those of magnitudes below zero are turned around.
 #[inline(always)]
-fn mirrored(bits: i32) -> i32 {
+fn ordered_bits(bits: i32) -> i32 {
     bits ^ ((bits >> 31) & i32::MAX)
 }
 

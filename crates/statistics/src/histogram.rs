@@ -36,7 +36,7 @@ pub struct Histogram {
     extrema: Option<Extrema>,
 }
 
-/// What a [`Histogram`] consists of, to store it or send it elsewhere.
+/// The fields of a [`Histogram`], to store it or send it elsewhere.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HistogramParts {
     /// Least number of bins from zero to the largest magnitude.
@@ -131,8 +131,8 @@ impl Histogram {
         self.widen_to(extrema);
         self.zeros += part.zeros;
         if let (Some(ours), Some(theirs)) = (self.exponent, part.exponent) {
-            add_halved(&mut self.negative, &part.negative, ours.abs_diff(theirs));
-            add_halved(&mut self.positive, &part.positive, ours.abs_diff(theirs));
+            add_merged(&mut self.negative, &part.negative, ours.abs_diff(theirs));
+            add_merged(&mut self.positive, &part.positive, ours.abs_diff(theirs));
         }
     }
 
@@ -149,8 +149,8 @@ impl Histogram {
         self.zeros += other.zeros;
         if let (Some(ours), Some(theirs)) = (self.exponent, other.exponent) {
             let doublings = ours.abs_diff(theirs);
-            add_halved(&mut self.negative, &other.negative, doublings);
-            add_halved(&mut self.positive, &other.positive, doublings);
+            add_merged(&mut self.negative, &other.negative, doublings);
+            add_merged(&mut self.positive, &other.positive, doublings);
         }
         Ok(())
     }
@@ -199,7 +199,7 @@ impl Histogram {
     /// Counts of all values other than zero, by magnitude, up to the last bin in use.
     pub fn magnitudes(&self) -> Vec<u64> {
         let mut sums: Vec<u64> = self.negative.iter().zip(&self.positive).map(|(n, p)| n + p).collect();
-        sums.truncate(used(&sums));
+        sums.truncate(used_length(&sums));
         sums
     }
 
@@ -220,7 +220,7 @@ impl Histogram {
 }
 
 /// Length of `counts` without the zeros at its end.
-pub(crate) fn used(counts: &[u64]) -> usize {
+pub(crate) fn used_length(counts: &[u64]) -> usize {
     counts.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1)
 }
 
@@ -238,18 +238,18 @@ pub(crate) fn halve<T: Copy + Default>(counts: &mut [T], doublings: u32, add: im
     }
     for from in 0..counts.len() {
         let count = std::mem::take(&mut counts[from]);
-        add(&mut counts[halved(from, doublings)], count);
+        add(&mut counts[merged_bin(from, doublings)], count);
     }
 }
 
 /// Adds bins that are each merged `doublings` times with their neighbours.
-fn add_halved<T: Copy + Into<u64>>(into: &mut [u64], from: &[T], doublings: u32) {
+fn add_merged<T: Copy + Into<u64>>(into: &mut [u64], from: &[T], doublings: u32) {
     for (bin, &count) in from.iter().enumerate() {
-        into[halved(bin, doublings)] += count.into();
+        into[merged_bin(bin, doublings)] += count.into();
     }
 }
 
-fn halved(bin: usize, doublings: u32) -> usize {
+fn merged_bin(bin: usize, doublings: u32) -> usize {
     bin.checked_shr(doublings).unwrap_or(0)
 }
 

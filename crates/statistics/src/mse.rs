@@ -28,7 +28,7 @@
 
 use tpuflow_kernels::isa::{Isa, Work};
 
-use crate::histogram::used;
+use crate::histogram::used_length;
 use crate::{Grid, Histogram, Quantizer, Range, StatisticsError};
 
 /// The range within the seen one with the least mean squared quantisation error, or the seen one where
@@ -48,8 +48,9 @@ pub fn mse_range(histogram: &Histogram, quantizer: Quantizer, clip_weight: f64) 
     let error = |grid: Grid, clip_weight| {
         positive.squared_error(grid, grid.above, clip_weight) + negative.squared_error(grid, grid.below, clip_weight)
     };
-    let least =
-        |(low, high): Range, step: f64| clip_weight * (positive.clipped(high + step) + negative.clipped(step - low));
+    let least = |(low, high): Range, step: f64| {
+        clip_weight * (positive.clipping_error_bound(high + step) + negative.clipping_error_bound(step - low))
+    };
     let best = best_range(whole, quantizer, |grid| error(grid, clip_weight), least);
     let (Some(cut), Some(full)) = (quantizer.grid(best), quantizer.grid(whole)) else { return Ok(whole) };
     let above = positive.uncertainty((cut, cut.above), (full, full.above));
@@ -80,7 +81,7 @@ struct Side<'a> {
     above: Vec<[f64; 3]>,
 }
 
-/// What the values of bins may differ by from what is expected of them: its sum, and that of its squares.
+/// Deviations of the values of bins from their expectation: their sum, and that of their squares.
 struct Uncertainty {
     sum: f64,
     squares: f64,
@@ -89,7 +90,7 @@ struct Uncertainty {
 impl<'a> Side<'a> {
     /// The side whose largest magnitude is `extreme`.
     fn new(counts: &'a [u64], width: f64, extreme: f64) -> Self {
-        let (last, inner) = counts[..used(counts)].split_last().unwrap_or((&0, &[]));
+        let (last, inner) = counts[..used_length(counts)].split_last().unwrap_or((&0, &[]));
         let start = inner.len() as f64 * width;
         let next = inner.iter().skip(1).chain(std::iter::once(&0));
         let falls = inner.iter().zip(next).map(|(&count, &next)| (count as f64 - next as f64) / width);
@@ -101,12 +102,12 @@ impl<'a> Side<'a> {
             spread: last.saturating_sub(u64::from(extreme < start + width)) as f64,
             most: extreme,
             extreme: f64::from(u8::from(extreme > 0.0)),
-            above: sums_above(&counts[..used(counts)]),
+            above: suffix_sums(&counts[..used_length(counts)]),
         }
     }
 
     /// No more than the sum of the squares of what values exceed a threshold by.
-    fn clipped(&self, threshold: f64) -> f64 {
+    fn clipping_error_bound(&self, threshold: f64) -> f64 {
         let at = threshold / self.width;
         let bin = at.ceil() as usize;
         let Some([count, sum, squares]) = self.above.get(bin) else { return 0.0 };
@@ -171,7 +172,7 @@ impl Work for SquaredError<'_> {
 }
 
 /// Sums over every bin and those above it, whose values are taken to lie where their bins begin.
-fn sums_above(counts: &[u64]) -> Vec<[f64; 3]> {
+fn suffix_sums(counts: &[u64]) -> Vec<[f64; 3]> {
     let mut sums = [0.0; 3];
     let mut above: Vec<_> = counts
         .iter()
@@ -356,7 +357,7 @@ mod tests {
     fn modeled_error(histogram: &Histogram, grid: Grid) -> f64 {
         let width = histogram.width();
         let side = |counts: &[u64], steps, extreme: f64| {
-            let last = used(counts).saturating_sub(1);
+            let last = used_length(counts).saturating_sub(1);
             let bins = counts.iter().enumerate().filter(|(_, count)| **count > 0).map(|(bin, &count)| {
                 let integral = |value: f64| grid.squared_error_integral(value, steps, 1.0);
                 let start = bin as f64 * width;
@@ -421,7 +422,7 @@ mod tests {
                 positive.squared_error(grid, grid.above, clip_weight) + negative.squared_error(grid, grid.below, clip_weight)
             };
             let least = |(low, high): Range, step: f64| {
-                clip_weight * (positive.clipped(high + step) + negative.clipped(step - low))
+                clip_weight * (positive.clipping_error_bound(high + step) + negative.clipping_error_bound(step - low))
             };
             let all = exhaustive_range(histogram.range(), quantizer, error);
             prop_assert_eq!(best_range(histogram.range(), quantizer, error, |_, _| 0.0), all);

@@ -53,7 +53,7 @@ pub struct Tensor<'a> {
     pub all: bool,
 }
 
-/// What was seen of one tensor.
+/// The statistics of one tensor.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Observed {
     /// Smallest and largest of the values counted; `None` without any.
@@ -133,7 +133,7 @@ struct Part<'a> {
     share: Share,
 }
 
-/// What was seen of a part.
+/// The statistics of a part.
 struct PartStatistics {
     histogram: PartialHistogram,
     planes: Vec<f32>,
@@ -149,7 +149,7 @@ fn counters_of(made: &mut Vec<(usize, Counters)>, bins: usize, lanes: Lanes) -> 
 }
 
 impl Part<'_> {
-    /// What is to be seen; `None` where there are masks or worse.
+    /// The statistics; `None` where there are masks or worse.
     fn seen(&self, counters: &mut Counters, exponent: Option<i32>) -> Option<PartStatistics> {
         let mut planes = Vec::new();
         counters.begin(exponent, self.share);
@@ -206,7 +206,7 @@ impl<'a> Tensor<'a> {
         Observed { extrema, left_out: 0, sums }
     }
 
-    /// What is seen of a tensor with masks, which are few: only here are values copied.
+    /// The statistics of a tensor with masks, which are few: only here are values copied.
     fn without_masks(&self, histogram: Option<&mut Histogram>, lanes: Lanes) -> Result<Observed, StatisticsError> {
         let refused = self.values.iter().filter(|value| value.is_nan() || **value == f32::INFINITY).count();
         if refused > 0 {
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(one, all);
     }
 
-    /// What shall be counted of a tensor of many values, block by block, and how often.
+    /// The values to count of a tensor of many, block by block, and how often.
     fn counted(values: &[f32], plane: usize) -> Vec<(f32, u64)> {
         let [part, block] = [PART, BLOCK].map(|most| plane * (most / plane).max(1));
         let of_part = |part: &[f32]| {

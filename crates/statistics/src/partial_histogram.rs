@@ -35,7 +35,7 @@ const SLOTS: usize = 256;
 /// Values one [`PartialHistogram`] can hold: its counts are u32.
 pub(crate) const MOST: usize = u32::MAX as usize;
 
-/// What was counted: by magnitude, up to the last bin in use, in bins of `2^exponent`.
+/// The counts: by magnitude, up to the last bin in use, in bins of `2^exponent`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct PartialHistogram {
     /// Smallest and largest value; `None` without any.
@@ -116,7 +116,7 @@ impl Counters {
         true
     }
 
-    /// What was counted since `begin`.
+    /// The counts since `begin`.
     pub fn take(&mut self) -> PartialHistogram {
         let (extrema, exponent) = (self.extrema.take(), self.exponent.take());
         let Some(seen) = extrema.filter(|_| self.bins > 0) else {
@@ -152,11 +152,11 @@ impl Counters {
         let mut tails = Tails::of(seen);
         let mut large = [0.0; 2 * FEW];
         let mut few = 0;
-        if tails.hold(found.min) || tails.hold(found.max) {
-            (tails, few) = self.lanes.run(KeepLarge { chunk, tails, kept: &mut large });
+        if tails.has_large_value(found.min) || tails.has_large_value(found.max) {
+            (tails, few) = self.lanes.run(CopyLarge { chunk, tails, kept: &mut large });
         }
         let mut kept = [0.0; CHUNK / GROUP * RUN];
-        let count = keep_runs(chunk, groups, &mut kept);
+        let count = copy_runs(chunk, groups, &mut kept);
         self.count(&kept[..count], (GROUP / RUN) as u32, tails);
         self.count(&large[..few], 1, Tails::NONE);
     }
@@ -196,7 +196,7 @@ impl Work for Count<'_> {
                 let signed = floor(value.abs() * per_width) + (sign & below);
                 // Both zeros are zero.
                 let slotted = if value == 0.0 { zero } else { signed };
-                *slot = if tails.hold(value) { zero + 1 } else { slotted };
+                *slot = if tails.has_large_value(value) { zero + 1 } else { slotted };
             }
             let (groups, rest) = slots[..block.len()].as_chunks::<WAYS>();
             for group in groups {
@@ -212,7 +212,7 @@ impl Work for Count<'_> {
 }
 
 /// Copies one run of every group, of which the last may lack some or all of it; gives how many values these are.
-fn keep_runs(chunk: &[f32], groups: u32, kept: &mut [f32; CHUNK / GROUP * RUN]) -> usize {
+fn copy_runs(chunk: &[f32], groups: u32, kept: &mut [f32; CHUNK / GROUP * RUN]) -> usize {
     let (whole, rest) = chunk.as_chunks::<GROUP>();
     let (runs, _) = kept.as_chunks_mut::<RUN>();
     for ((group, run), number) in whole.iter().zip(runs).zip(groups..) {
@@ -226,22 +226,22 @@ fn keep_runs(chunk: &[f32], groups: u32, kept: &mut [f32; CHUNK / GROUP * RUN]) 
 }
 
 /// Copies the large values, at most [`FEW`] on either side; gives the sides that are copied, and their number.
-struct KeepLarge<'a> {
+struct CopyLarge<'a> {
     chunk: &'a [f32],
     tails: Tails,
     kept: &'a mut [f32; 2 * FEW],
 }
 
-impl Work for KeepLarge<'_> {
+impl Work for CopyLarge<'_> {
     type Result = (Tails, usize);
 
     #[inline(always)]
     fn done(self) -> (Tails, usize) {
         let tails = self.tails.with_few(self.chunk);
         let mut places = self.kept.iter_mut();
-        for group in self.chunk.chunks(GROUP).filter(|group| tails.hold_any(group)) {
-            for run in group.chunks(RUN).filter(|run| tails.hold_any(run)) {
-                let large = run.iter().filter(|value| tails.hold(**value));
+        for group in self.chunk.chunks(GROUP).filter(|group| tails.has_any_large_value(group)) {
+            for run in group.chunks(RUN).filter(|run| tails.has_any_large_value(run)) {
+                let large = run.iter().filter(|value| tails.has_large_value(**value));
                 large.zip(&mut places).for_each(|(&value, place)| *place = value);
             }
         }
@@ -252,7 +252,7 @@ impl Work for KeepLarge<'_> {
 impl Tails {
     const NONE: Self = Self { low: f32::NEG_INFINITY, high: f32::INFINITY };
 
-    /// What lies beyond [`LARGE`] times the extrema.
+    /// The values beyond [`LARGE`] times the extrema.
     fn of(seen: Extrema) -> Self {
         Self {
             low: if seen.min < 0.0 { LARGE * seen.min } else { f32::NEG_INFINITY },
@@ -272,12 +272,12 @@ impl Tails {
     }
 
     #[inline(always)]
-    fn hold_any(self, values: &[f32]) -> bool {
-        values.iter().fold(false, |any, &value| any | self.hold(value))
+    fn has_any_large_value(self, values: &[f32]) -> bool {
+        values.iter().fold(false, |any, &value| any | self.has_large_value(value))
     }
 
     #[inline(always)]
-    fn hold(self, value: f32) -> bool {
+    fn has_large_value(self, value: f32) -> bool {
         (value <= self.low) | (value >= self.high)
     }
 }
@@ -323,7 +323,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// What is counted of values added at once, value by value, and how often each; `seen` and `groups` go on.
+    /// The counted values of those added at once, value by value, and how often each; `seen` and `groups` go on.
     pub(crate) fn counted_part(values: &[f32], groups: &mut u32, seen: &mut (f32, f32)) -> Vec<(f32, u64)> {
         let mut counted = Vec::new();
         for chunk in values.chunks(CHUNK) {

@@ -70,7 +70,7 @@ fn halves(base: &Program, instruction: &Instruction) -> Vec<Vec<Instruction>> {
                 (a.columns, b.columns) = (half, m.columns - half);
                 (b.first_column, b.output_channel) = (m.first_column + half, m.output_channel + half);
                 b.weights.address += u64::from(half) * d.weight_dtype.bytes() as u64;
-                let wide = timing::wide(m.input.dtype, d.weight_dtype);
+                let wide = timing::has_wide_sums(m.input.dtype, d.weight_dtype);
                 b.parameters += half * ChannelParameters::bytes(wide) as u32;
                 two(Work::Matrix(a), Work::Matrix(b));
             }

@@ -3,11 +3,12 @@
 use tpuflow_ir::op::{FloatSlopes, Slopes};
 use tpuflow_ir::{Arithmetic, Epilogue, Graph, LinearTap, Op, Requant, Window};
 
-use super::reach::Stretch;
+use super::access::Stretch;
 use super::view::View;
 use super::{LayerPartsError, Span, extents};
 
-/// What `op` is for the box `span` of its result, which takes `taken` of its operands (`None`: nothing).
+/// The operator that computes the box `span` of the result of `op` from the stretches `taken` of its operands (`None`:
+/// nothing).
 pub(super) fn local(
     graph: &Graph,
     op: &Op,
@@ -38,10 +39,10 @@ pub(super) fn local(
         }
         Op::PRelu { slopes, .. } => match slopes {
             Arithmetic::Fixed(Slopes { negative_multiplier, negative_shift, .. }) => {
-                keep(negative_multiplier, last);
-                keep(negative_shift, last);
+                keep_channels(negative_multiplier, last);
+                keep_channels(negative_shift, last);
             }
-            Arithmetic::Float(FloatSlopes { negative, .. }) => keep(negative, last),
+            Arithmetic::Float(FloatSlopes { negative, .. }) => keep_channels(negative, last),
         },
         Op::ResizeLinear { rows, columns, .. } => {
             for (taps, axis) in [(rows, 1), (columns, 2)] {
@@ -85,13 +86,13 @@ fn slide(window: &mut Window, image: &[Stretch]) {
 
 fn columns(epilogue: &mut Arithmetic<Epilogue>, columns: Span) {
     if let Arithmetic::Fixed(Epilogue { requant: Requant { multiplier, shift, .. }, .. }) = epilogue {
-        keep(multiplier, columns);
-        keep(shift, columns);
+        keep_channels(multiplier, columns);
+        keep_channels(shift, columns);
     }
 }
 
 /// Leaves the entries of some channels, where there is one for each.
-fn keep<T>(entries: &mut Vec<T>, channels: Span) {
+fn keep_channels<T>(entries: &mut Vec<T>, channels: Span) {
     if entries.len() > 1 {
         entries.truncate(channels.1);
         entries.drain(..channels.0);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tpuflow_ir::{Graph, Layer, Quant, Tensor, TensorId};
 
-use super::cut::{Cutter, Piece};
+use super::tiler::{Piece, Tiler};
 use super::{Claim, Span, extents};
 
 /// How a tensor of the cut graph comes about.
@@ -41,8 +41,8 @@ impl Names {
 }
 
 /// The graph of a cutter's pieces, and their boxes; without tensors that nobody needs any more.
-pub(super) fn named(cutter: Cutter<'_>) -> (Graph, Vec<Claim>) {
-    let Cutter { graph, pieces, made, complete, .. } = cutter;
+pub(super) fn assemble(cutter: Tiler<'_>) -> (Graph, Vec<Claim>) {
+    let Tiler { graph, pieces, layers: made, complete, .. } = cutter;
     let known = graph.tensors.iter().map(|t| &t.name).chain(graph.layers.iter().map(|l| &l.name));
     let mut names = Names { taken: known.cloned().collect(), numbers: BTreeMap::new() };
     let maker: BTreeMap<usize, usize> = made.iter().map(|&(_, layer, piece)| (piece, layer)).collect();
@@ -71,11 +71,11 @@ pub(super) fn named(cutter: Cutter<'_>) -> (Graph, Vec<Claim>) {
         let nodes = graph.layers[of].nodes.clone();
         layers.push(Layer { name: name.clone(), op: op.with_operands(&operands), output, nodes });
     }
-    numbered(graph, &pieces, named.into_iter().map(|names| names.0).collect(), layers)
+    renumber(graph, &pieces, named.into_iter().map(|names| names.0).collect(), layers)
 }
 
 /// Leaves out tensors that nobody needs, and numbers the others.
-fn numbered(graph: &Graph, pieces: &[Piece], names: Vec<String>, mut layers: Vec<Layer>) -> (Graph, Vec<Claim>) {
+fn renumber(graph: &Graph, pieces: &[Piece], names: Vec<String>, mut layers: Vec<Layer>) -> (Graph, Vec<Claim>) {
     let used: BTreeSet<TensorId> = (graph.inputs.iter().chain(&graph.outputs).copied())
         .chain(layers.iter().flat_map(|layer| layer.op.operands().into_iter().chain([layer.output])))
         .collect();

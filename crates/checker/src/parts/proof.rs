@@ -15,12 +15,12 @@ use super::{Claim, ProofError, Span};
 ///
 /// # Errors
 /// The first tensor or layer of which that is not so.
-pub(crate) fn proof(graph: &Graph, parts: &Graph, claims: &[Claim]) -> Result<(), ProofError> {
+pub(crate) fn prove(graph: &Graph, parts: &Graph, claims: &[Claim]) -> Result<(), ProofError> {
     if claims.len() != parts.tensors.len() || claims.iter().any(|claim| claim.0.index() >= graph.tensors.len()) {
         return Err(ProofError::Claims);
     }
     let proof = Proof { graph, parts, claims };
-    proof.ports(&graph.inputs, &parts.inputs)?;
+    proof.check_ports(&graph.inputs, &parts.inputs)?;
     for (id, tensor) in parts.tensors.iter().enumerate() {
         let (of, spans) = &claims[id];
         let whole = graph.tensor(*of);
@@ -38,7 +38,7 @@ pub(crate) fn proof(graph: &Graph, parts: &Graph, claims: &[Claim]) -> Result<()
             let original = whole.constant.as_deref();
             let original = original.ok_or_else(|| ProofError::ComputedOriginal { tensor: tensor.name.clone() })?;
             let same = (0..tensor.elements()).all(|element| {
-                let at = flat(&whole.shape, &place(spans, element)) * size;
+                let at = flat(&whole.shape, &index_of(spans, element)) * size;
                 bytes.get(element * size..(element + 1) * size) == original.get(at..at + size)
             });
             if !same {
@@ -48,9 +48,9 @@ pub(crate) fn proof(graph: &Graph, parts: &Graph, claims: &[Claim]) -> Result<()
         }
     }
     for layer in &parts.layers {
-        proof.layer(layer).map_err(|reason| ProofError::Layer { layer: layer.name.clone(), reason })?;
+        proof.check_layer(layer).map_err(|reason| ProofError::Layer { layer: layer.name.clone(), reason })?;
     }
-    proof.ports(&graph.outputs, &parts.outputs)
+    proof.check_ports(&graph.outputs, &parts.outputs)
 }
 
 struct Proof<'a> {
@@ -65,7 +65,7 @@ impl Proof<'_> {
     }
 
     /// Inputs or outputs: the same tensors, whole.
-    fn ports(&self, original: &[TensorId], found: &[TensorId]) -> Result<(), ProofError> {
+    fn check_ports(&self, original: &[TensorId], found: &[TensorId]) -> Result<(), ProofError> {
         let same = original.len() == found.len()
             && original.iter().zip(found).all(|(&a, &b)| {
                 let (whole, part) = (self.graph.tensor(a), self.parts.tensor(b));
@@ -74,11 +74,11 @@ impl Proof<'_> {
         if same { Ok(()) } else { Err(ProofError::Ports) }
     }
 
-    fn layer(&self, layer: &Layer) -> Result<(), Reason> {
+    fn check_layer(&self, layer: &Layer) -> Result<(), Reason> {
         let (of, out) = self.claim(layer.output);
         let operands: Vec<&Claim> = layer.op.operands().into_iter().map(|id| self.claim(id)).collect();
         if operands.iter().all(|claim| claim.0 == *of) {
-            return self.carried(&layer.op, &operands, out);
+            return self.check_same_tensor(&layer.op, &operands, out);
         }
         let made = self.graph.layers.iter().find(|made| made.output == *of).ok_or(Reason::NoOriginal)?;
         let ids = made.op.operands();
@@ -86,7 +86,7 @@ impl Proof<'_> {
         let named = operands.len() == ids.len() && operands.iter().zip(&ids).all(|(claim, id)| claim.0 == *id);
         require(named || matches!(made.op, Op::Concat { .. }), Reason::Operands)?;
         let spans: Vec<&[Span]> = operands.iter().map(|claim| claim.1.as_slice()).collect();
-        self.computed(&made.op, &layer.op, &operands, &spans, out)
+        self.check_operator(&made.op, &layer.op, &operands, &spans, out)
     }
 
     fn shape(&self, id: TensorId) -> &[usize] {
@@ -94,7 +94,7 @@ impl Proof<'_> {
     }
 
     /// Boxes of one tensor cut out or joined.
-    fn carried(&self, op: &Op, operands: &[&Claim], out: &[Span]) -> Result<(), Reason> {
+    fn check_same_tensor(&self, op: &Op, operands: &[&Claim], out: &[Span]) -> Result<(), Reason> {
         match op {
             Op::Rearrange { dims, strides, offset, .. } => {
                 let [(_, from)] = operands else { return Err(Reason::SliceOperands) };
@@ -122,15 +122,22 @@ impl Proof<'_> {
     }
 
     /// Whether `own` makes the box `out` of what `op` makes, from the boxes `from` of its operands.
-    fn computed(&self, op: &Op, own: &Op, operands: &[&Claim], from: &[&[Span]], out: &[Span]) -> Result<(), Reason> {
+    fn check_operator(
+        &self,
+        op: &Op,
+        own: &Op,
+        operands: &[&Claim],
+        from: &[&[Span]],
+        out: &[Span],
+    ) -> Result<(), Reason> {
         let whole = |id: TensorId, span: &[Span]| self.is_whole(id, span);
         let same_attributes = || own.with_operands(&op.operands()) == *op;
         match (op, own) {
-            (Op::Conv { .. }, Op::Conv { .. }) => self.convolved(op, own, from, out),
-            (Op::MatMul { .. }, Op::MatMul { .. }) => self.multiplied(op, own, from, out),
+            (Op::Conv { .. }, Op::Conv { .. }) => self.check_convolution(op, own, from, out),
+            (Op::MatMul { .. }, Op::MatMul { .. }) => self.check_product(op, own, from, out),
             (Op::MaxPool { input, window }, Op::MaxPool { window: w, .. }) => {
                 elements(from[0][3] == out[3])?;
-                self.under(*input, window, w, from[0], out, None)
+                self.check_window(*input, window, w, from[0], out, None)
             }
             (
                 Op::AveragePool { input, window, beyond, count_include_pad, average },
@@ -138,11 +145,11 @@ impl Proof<'_> {
             ) => {
                 attributes(count_include_pad == c && average == a)?;
                 elements(from[0][3] == out[3])?;
-                self.under(*input, window, w, from[0], out, Some((*beyond, *b)))
+                self.check_window(*input, window, w, from[0], out, Some((*beyond, *b)))
             }
             (Op::PRelu { slopes, .. }, Op::PRelu { slopes: own, .. }) => {
                 elements(from[0] == out)?;
-                channel_parameters(inclines(slopes, own, *out.last().unwrap_or(&(0, 1))))
+                channel_parameters(same_slopes(slopes, own, *out.last().unwrap_or(&(0, 1))))
             }
             (Op::ArgMax { input, .. }, Op::ArgMax { .. }) => {
                 let lead = self.shape(*input).len() - 1;
@@ -152,7 +159,7 @@ impl Proof<'_> {
             }
             (Op::Reduce { input, axes, .. }, Op::Reduce { .. }) => {
                 attributes(same_attributes())?;
-                elements(self.reduced(*input, axes, from[0], out))
+                elements(self.reads_all_terms(*input, axes, from[0], out))
             }
             (Op::LayerNorm { input, gamma, beta, .. }, Op::LayerNorm { .. }) => {
                 let last = out.last() == spans(self.shape(*input)).last();
@@ -162,20 +169,27 @@ impl Proof<'_> {
             }
             (Op::Softmax { input, .. }, Op::Softmax { .. }) => {
                 elements(out.last() == spans(self.shape(*input)).last())?;
-                self.pointwise(op, own, from, out)
+                self.check_pointwise(op, own, from, out)
             }
             (Op::Unary { .. } | Op::Rescale { .. } | Op::Quantize { .. } | Op::Dequantize { .. }, _) => {
                 let tables = from[1..].iter().zip(&op.operands()[1..]).all(|(span, &id)| whole(id, span));
                 attributes(same_attributes())?;
                 elements(from[0] == out && tables)
             }
-            (Op::Binary { .. } | Op::Select { .. }, _) => self.pointwise(op, own, from, out),
-            _ => self.rearranged(op, own, operands, from, out),
+            (Op::Binary { .. } | Op::Select { .. }, _) => self.check_pointwise(op, own, from, out),
+            _ => self.check_movement(op, own, operands, from, out),
         }
     }
 
     /// As [`Self::computed`], of operators whose elements are read at positions that the operator states.
-    fn rearranged(&self, op: &Op, own: &Op, operands: &[&Claim], from: &[&[Span]], out: &[Span]) -> Result<(), Reason> {
+    fn check_movement(
+        &self,
+        op: &Op,
+        own: &Op,
+        operands: &[&Claim],
+        from: &[&[Span]],
+        out: &[Span],
+    ) -> Result<(), Reason> {
         match (op, own) {
             (Op::ResizeLinear { rows, columns, .. }, Op::ResizeLinear { rows: r, columns: c, .. }) => {
                 let [n, y, x, depth] = from[0] else { return Err(Reason::Elements) };
@@ -184,7 +198,7 @@ impl Proof<'_> {
             }
             (Op::Concat { inputs, axis, requants }, Op::Concat { axis: own_axis, requants: own_requants, .. }) => {
                 attributes(axis == own_axis)?;
-                self.joined((inputs, *axis as usize, requants), (operands, own_requants), out)
+                self.check_concatenation((inputs, *axis as usize, requants), (operands, own_requants), out)
             }
             (Op::Pad { input, before, mode, .. }, Op::Pad { before: own, mode: own_mode, .. }) => {
                 let shape = self.shape(*input);
@@ -208,7 +222,7 @@ impl Proof<'_> {
                 elements(same_zeros(*stride, from[0], out) && (from[0][0], from[0][3]) == (out[0], out[3]))
             }
             (Op::Rearrange { .. }, Op::Rearrange { dims: d, strides: s, offset: o, .. }) => {
-                self.viewed(op, (d, s, *o), from[0], out)
+                self.check_view(op, (d, s, *o), from[0], out)
             }
             (Op::Embedding { table, .. }, Op::Embedding { .. }) => {
                 let lead = out.len() - 1;
@@ -220,7 +234,7 @@ impl Proof<'_> {
     }
 
     /// Some channels of a convolution read the filters and the groups of theirs.
-    fn convolved(&self, op: &Op, own: &Op, from: &[&[Span]], out: &[Span]) -> Result<(), Reason> {
+    fn check_convolution(&self, op: &Op, own: &Op, from: &[&[Span]], out: &[Span]) -> Result<(), Reason> {
         let (
             Op::Conv { input, weights, window, groups, epilogue, .. },
             Op::Conv { window: w, groups: g, epilogue: e, .. },
@@ -239,12 +253,12 @@ impl Proof<'_> {
         rows[0] = channels;
         elements(reads && from[1] == rows.as_slice() && *from[2] == [channels])?;
         elements(from[3..].iter().zip(&op.operands()[3..]).all(|(span, &id)| self.is_whole(id, span)))?;
-        channel_parameters(finishes(epilogue, e, channels))?;
-        self.under(*input, window, w, from[0], out, None)
+        channel_parameters(same_epilogue(epilogue, e, channels))?;
+        self.check_window(*input, window, w, from[0], out, None)
     }
 
     /// Rows and columns of a product read all of the axis it sums over.
-    fn multiplied(&self, op: &Op, own: &Op, from: &[&[Span]], out: &[Span]) -> Result<(), Reason> {
+    fn check_product(&self, op: &Op, own: &Op, from: &[&[Span]], out: &[Span]) -> Result<(), Reason> {
         let (Op::MatMul { a, b, epilogue, bias }, Op::MatMul { epilogue: e, .. }) = (op, own) else {
             return Err(Reason::Operator);
         };
@@ -257,11 +271,11 @@ impl Proof<'_> {
         elements(bias.is_none() || *from[2] == [columns])?;
         let tables = 2 + usize::from(bias.is_some());
         elements(from[tables..].iter().zip(&op.operands()[tables..]).all(|(span, &id)| self.is_whole(id, span)))?;
-        channel_parameters(finishes(epilogue, e, columns))
+        channel_parameters(same_epilogue(epilogue, e, columns))
     }
 
     /// Position by position along the axis, an operand joined is the one of the whole, and rescaled as that is.
-    fn joined(
+    fn check_concatenation(
         &self,
         (inputs, along, requants): (&[TensorId], usize, &[Option<Requant>]),
         (operands, own_requants): (&[&Claim], &[Option<Requant>]),
@@ -282,22 +296,22 @@ impl Proof<'_> {
     }
 
     /// Element by element, a view takes what the whole view takes.
-    fn viewed(&self, op: &Op, (d, s, o): (&[u32], &[i64], i64), from: &[Span], out: &[Span]) -> Result<(), Reason> {
+    fn check_view(&self, op: &Op, (d, s, o): (&[u32], &[i64], i64), from: &[Span], out: &[Span]) -> Result<(), Reason> {
         let Op::Rearrange { input, dims, strides, offset } = op else { return Err(Reason::Operator) };
         let (shape, result) = (self.shape(*input), spans_of(out));
         let near: Vec<usize> = spans_of(from);
         let whole: Vec<usize> =
             self.graph.layers.iter().find(|l| l.op == *op).map_or_else(Vec::new, |l| self.shape(l.output).to_vec());
         elements((0..result.iter().product()).all(|element| {
-            let source = strided(flat(&whole, &place(out, element)), dims, strides, *offset);
-            let own = strided(element, d, s, o);
+            let source = view_source(flat(&whole, &index_of(out, element)), dims, strides, *offset);
+            let own = view_source(element, d, s, o);
             let own = usize::try_from(own).ok().filter(|&own| own < near.iter().product());
-            own.is_some_and(|own| flat(shape, &place(from, own)) as i64 == source)
+            own.is_some_and(|own| flat(shape, &index_of(from, own)) as i64 == source)
         }))
     }
 
     /// All along the axes of a reduction, and of the others what the result has.
-    fn reduced(&self, input: TensorId, axes: &[u32], from: &[Span], out: &[Span]) -> bool {
+    fn reads_all_terms(&self, input: TensorId, axes: &[u32], from: &[Span], out: &[Span]) -> bool {
         let all = spans(self.shape(input));
         let kept = (0..all.len()).filter(|axis| !axes.contains(&(*axis as u32)));
         let reduced = axes.iter().all(|&axis| from[axis as usize] == all[axis as usize]);
@@ -315,7 +329,7 @@ impl Proof<'_> {
     }
 
     /// Element by element; extents of one serve all.
-    fn pointwise(&self, op: &Op, own: &Op, from: &[&[Span]], out: &[Span]) -> Result<(), Reason> {
+    fn check_pointwise(&self, op: &Op, own: &Op, from: &[&[Span]], out: &[Span]) -> Result<(), Reason> {
         let ids = op.operands();
         let fits = |(&id, span): (&TensorId, &&[Span])| {
             let shape = self.shape(id);
@@ -330,7 +344,7 @@ impl Proof<'_> {
     }
 
     /// Every tap of every window of the box sees the same cell as in the original, or padding of the same kind.
-    fn under(
+    fn check_window(
         &self,
         input: TensorId,
         window: &Window,
@@ -391,7 +405,7 @@ fn spans_of(spans: &[Span]) -> Vec<usize> {
 }
 
 /// Where the row-major element of a box lies in the whole.
-fn place(spans: &[Span], mut element: usize) -> Vec<usize> {
+fn index_of(spans: &[Span], mut element: usize) -> Vec<usize> {
     let mut index = vec![0; spans.len()];
     for (axis, &(from, to)) in spans.iter().enumerate().rev() {
         index[axis] = from + element % (to - from);
@@ -405,7 +419,7 @@ fn flat(shape: &[usize], index: &[usize]) -> usize {
 }
 
 /// Source element of an element of a strided view.
-fn strided(mut element: usize, dims: &[u32], strides: &[i64], offset: i64) -> i64 {
+fn view_source(mut element: usize, dims: &[u32], strides: &[i64], offset: i64) -> i64 {
     let mut source = offset;
     for (&extent, &stride) in dims.iter().zip(strides).rev() {
         source += (element % extent as usize) as i64 * stride;
@@ -415,7 +429,7 @@ fn strided(mut element: usize, dims: &[u32], strides: &[i64], offset: i64) -> i6
 }
 
 /// The same epilogue for some columns.
-fn finishes(whole: &Arithmetic<Epilogue>, own: &Arithmetic<Epilogue>, columns: Span) -> bool {
+fn same_epilogue(whole: &Arithmetic<Epilogue>, own: &Arithmetic<Epilogue>, columns: Span) -> bool {
     match (whole, own) {
         (Arithmetic::Fixed(a), Arithmetic::Fixed(b)) => {
             let limits = |e: &Epilogue| (e.requant.zero_point, e.requant.lo, e.requant.hi);
@@ -431,7 +445,7 @@ fn finishes(whole: &Arithmetic<Epilogue>, own: &Arithmetic<Epilogue>, columns: S
 }
 
 /// The same slopes for some channels.
-fn inclines(whole: &Arithmetic<Slopes, FloatSlopes>, own: &Arithmetic<Slopes, FloatSlopes>, channels: Span) -> bool {
+fn same_slopes(whole: &Arithmetic<Slopes, FloatSlopes>, own: &Arithmetic<Slopes, FloatSlopes>, channels: Span) -> bool {
     let of = |count: usize, channel: usize| if count == 1 { 0 } else { channel };
     let mut all = channels.0..channels.1;
     match (whole, own) {

@@ -1,11 +1,11 @@
-//! What is derived of parts, against the definitions of the operators applied element by element.
+//! The derived parts, compared with the definitions of the operators applied element by element.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tpuflow_ir::{Graph, Layer, Op, Window};
 
-use super::reach::{Part, Reach};
+use super::access::{AccessMap, Part};
 use super::{Extent, Span, whole};
 use crate::common::wild::wild;
 use crate::common::{Net, Random, random};
@@ -252,9 +252,10 @@ fn compare(graph: &Graph, layer: &Layer, span: &[Span], seed: u64) {
             elements.entry(operand).or_default().insert(own);
         }
     }
-    let reach = Reach::of(graph, layer).unwrap();
+    let map = AccessMap::of(graph, layer).unwrap();
     for operand in 0..layer.op.operands().len() {
-        let taken = reach.taken(operand, span).map(|axes| axes.iter().map(|axis| axis.cells).collect::<Extent>());
+        let taken =
+            map.operand_region(operand, span).map(|axes| axes.iter().map(|axis| axis.cells).collect::<Extent>());
         let what = format!("seed {seed}, {} {span:?}, operand {operand}: {taken:?}", layer.name);
         match (taken, elements.get(&operand)) {
             (None, found) => assert!(found.is_none(), "{what}"),

@@ -1,6 +1,6 @@
 //! Strided views by axes of their result.
 
-use super::reach::Reads;
+use super::access::AxisAccess;
 use super::{LayerPartsError, Span};
 
 /// A loop that stays within an axis of the result.
@@ -90,11 +90,11 @@ impl View {
         Some((axis, shape[axis + 1..].iter().product::<usize>() as i64))
     }
 
-    /// What boxes of the result take of an operand of this shape.
-    pub(super) fn reads<'a>(self, shape: &[usize]) -> Vec<Reads<'a>> {
-        let mut reads: Vec<Reads> = shape.iter().map(|_| Reads::All).collect();
+    /// The accesses of boxes of the result to an operand of this shape.
+    pub(super) fn reads<'a>(self, shape: &[usize]) -> Vec<AxisAccess<'a>> {
+        let mut reads: Vec<AxisAccess> = shape.iter().map(|_| AxisAccess::All).collect();
         if let Some((axis, row)) = Self::rows(shape) {
-            reads[axis] = Reads::Of(Box::new(move |span| {
+            reads[axis] = AxisAccess::Of(Box::new(move |span| {
                 let (low, high) = self.ends(span);
                 Some((low / row, high / row))
             }));

@@ -275,7 +275,7 @@ fn programs_state_the_cycles_of_a_run_and_the_bounds_of_their_graph() {
                 assert_eq!(program.predicted_cycles, cycles(&program));
                 let parts = tpuflow_checker::in_parts(&graph, &program.tilings).unwrap();
                 let found = tpuflow_bounds::bounds(&parts, &machine);
-                let whole = tpuflow_bounds::bounds(&graph, &machine).whole.least(&found.whole);
+                let whole = tpuflow_bounds::bounds(&graph, &machine).whole.min(&found.whole);
                 assert_eq!(program.bounds, if program.tilings.is_empty() { found.whole } else { whole });
                 let layers = program.layers.iter().map(|layer| (layer.bound, layer.binding.as_str()));
                 assert!(layers.eq(found.layers.iter().map(|layer| (layer.cycles, layer.binding))));

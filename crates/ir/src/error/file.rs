@@ -6,7 +6,7 @@ use safetensors::SafeTensorError;
 
 use super::{Error, GraphErrors, LimitError, MachineError, ProgramError};
 
-/// What a file holds.
+/// The kinds of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A graph.
@@ -42,11 +42,11 @@ impl fmt::Display for Versions {
     }
 }
 
-/// What is wrong with a file; its path is said elsewhere.
+/// Errors of a file; its path is said elsewhere.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what every field is")]
 pub enum FileError {
-    /// What the system says.
+    /// An error of the system.
     #[error(transparent)]
     System(#[from] std::io::Error),
     /// A file of a later version.

@@ -46,7 +46,7 @@ pub enum GraphError {
     Output(u32),
 }
 
-/// What is wrong with codes of 4 bits.
+/// Errors of codes of 4 bits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what every field is")]
 pub enum PackedError {
@@ -67,7 +67,7 @@ pub enum PackedError {
     Elements,
 }
 
-/// What is wrong with a layer.
+/// Errors of a layer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what every field is")]
 pub enum LayerError {

@@ -1,6 +1,6 @@
 //! Why a machine cannot be.
 
-/// What is wrong with a machine's description; its name is said elsewhere.
+/// Errors of a machine's description; its name is said elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what every field is")]
 pub enum MachineError {

@@ -2,7 +2,7 @@
 
 use super::{LimitError, MachineError};
 
-/// What is wrong with a program or its text.
+/// Errors of a program or its text.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what every field is")]
 pub enum ProgramError {
@@ -44,7 +44,7 @@ pub enum ProgramError {
     Limits(#[from] LimitError),
 }
 
-/// What is wrong with a line of a program's text.
+/// Errors of a line of a program's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what every field is")]
 pub enum SyntaxError {
@@ -60,7 +60,7 @@ pub enum SyntaxError {
     /// Constants that are too long.
     #[error("{0} bytes more than announced")]
     Bytes(usize),
-    /// What is no byte.
+    /// The text that is no byte.
     #[error("not a word of the text form, nor hexadecimal bytes")]
     Hexadecimal,
     /// Half a byte.

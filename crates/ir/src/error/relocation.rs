@@ -1,6 +1,6 @@
 //! Why inputs and outputs cannot lie at other addresses.
 
-/// What is wrong with an address.
+/// Errors of an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what every field is")]
 pub enum RelocationError {

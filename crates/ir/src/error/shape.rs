@@ -3,7 +3,7 @@
 use super::{FunctionError, TableError};
 use crate::{PadMode, Real, Window};
 
-/// What is wrong with an operator's operands or parameters; the layer's name is said elsewhere.
+/// Errors of an operator's operands or parameters; the layer's name is said elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what every field is")]
 pub enum ShapeError {
@@ -130,7 +130,7 @@ pub enum ShapeError {
     /// An embedding of other operands.
     #[error("table must be a constant matrix and indices int32")]
     Embedding,
-    /// What is no image.
+    /// The tensor that is no image.
     #[error("input {0:?} must have rank 4")]
     ImageRank(Vec<usize>),
     /// A tap outside its operand, or a share that is none.

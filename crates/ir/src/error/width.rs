@@ -1,6 +1,6 @@
 //! Why a value of a layer may not fit its width.
 
-/// What does not fit; the layer's name is said elsewhere.
+/// Values that do not fit; the layer's name is said elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what every field is")]
 pub enum WidthError {

@@ -1,11 +1,11 @@
-//! What all instructions of a layer have in common: which operator, how its sums become elements, and its geometry.
+//! The fields that all instructions of a layer have in common: the operator, how its sums become elements, and its geometry.
 
 use serde::{Deserialize, Serialize};
 
 use crate::op::{BinaryKind, Divisor, LinearTap, ReduceKind};
 use crate::{DType, Finish, Function, Real, Window};
 
-/// What all instructions of a layer have in common.
+/// The fields that all instructions of a layer have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Descriptor {
     /// For [`crate::Work::Matrix`].
@@ -49,7 +49,8 @@ pub struct Scaling {
     pub codes: Codes,
 }
 
-/// What happens to the float32 result of a float instruction: `function`, then a clamp, then one rounding to the output's type.
+/// The conversion of the float32 result of a float instruction: `function`, then a clamp, then one rounding to the output's
+/// type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FloatOutput {
     /// A function of the result.
@@ -100,13 +101,13 @@ pub struct MatrixDescriptor {
 /// Common part of the pool instructions of a layer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PoolDescriptor {
-    /// What is computed.
+    /// The operation.
     pub kind: PoolKind,
     /// Window geometry.
     pub window: Window,
 }
 
-/// What a pool instruction computes.
+/// The operations of pool instructions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PoolKind {
     /// Largest code of the window.
@@ -165,7 +166,7 @@ impl PoolKind {
     }
 }
 
-/// What a vector instruction computes. Row-wise operators take the same row of operands and result; a size of one in an
+/// The operations of vector instructions. Row-wise operators take the same row of operands and result; a size of one in an
 /// operand's images, height, width or channels broadcasts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum VectorOp {
@@ -222,7 +223,7 @@ pub enum VectorOp {
     /// Reduction of a stretch of row-major elements (a whole tensor, most often) over axes of its logical shape. A second
     /// operand holds the running results of the stretches before it, in [`VectorOp::running`]'s type.
     Reduce {
-        /// What is computed.
+        /// The operation.
         kind: ReduceKind,
         /// Logical shape of the stretch.
         shape: Vec<u32>,
@@ -285,7 +286,7 @@ pub enum VectorOp {
     Select,
     /// A float operator. Row-wise but for reductions.
     Float {
-        /// What is computed, in float32.
+        /// The operation, in float32.
         function: FloatFunction,
         /// To the result.
         output: FloatOutput,
@@ -317,7 +318,7 @@ impl VectorOp {
     }
 }
 
-/// What a float instruction of the elementwise unit computes before its [`FloatOutput`].
+/// The functions of float instructions of the elementwise unit, before their [`FloatOutput`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FloatFunction {
     /// The operand itself.
@@ -342,13 +343,13 @@ pub enum FloatFunction {
     },
     /// Reduction, in row-major order of the reduced axes. See [`VectorOp::Reduce`].
     Reduce {
-        /// What is computed.
+        /// The operation.
         kind: ReduceKind,
         /// Logical shape of the stretch.
         shape: Vec<u32>,
         /// Reduced axes.
         axes: Vec<u32>,
-        /// What the result is divided by, a float32.
+        /// The divisor of the result, a float32.
         divisor: Real,
         /// The result is a running one.
         partial: bool,

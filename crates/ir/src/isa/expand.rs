@@ -72,7 +72,7 @@ impl Expand {
         rows.min(self.rows.into()) * u64::from(self.row_bytes)
     }
 
-    /// What it reads, as one run of a transfer.
+    /// The bytes it reads, as one run of a transfer.
     #[must_use]
     pub fn run(&self) -> Transfer {
         Transfer {

@@ -25,7 +25,7 @@ pub enum Unit {
     Pdp,
 }
 
-/// What an instruction does, without its operands.
+/// The kinds of work, without operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkKind {
     /// [`Work::Transfer`].
@@ -49,7 +49,7 @@ impl WorkKind {
     pub const ALL: [Self; 7] =
         [Self::Transfer, Self::Lookup, Self::Expand, Self::Matrix, Self::Pool, Self::Vector, Self::Move];
 
-    /// What most instructions of an operator do; `shape` gives those of its operands.
+    /// The work of most instructions of an operator; `shape` gives the shapes of its operands.
     #[must_use]
     pub fn of<'a>(op: &Op, shape: impl Fn(TensorId) -> &'a [usize]) -> Self {
         match op {
@@ -77,7 +77,7 @@ impl WorkKind {
 }
 
 impl Work {
-    /// What it is, without its operands; `descriptors` are the program's.
+    /// Its kind; `descriptors` are the program's.
     #[must_use]
     pub fn kind(&self, descriptors: &[Descriptor]) -> WorkKind {
         match self {
@@ -131,9 +131,9 @@ pub struct UnitSpec {
     pub name: &'static str,
     /// Short name for people.
     pub short: &'static str,
-    /// What it is.
+    /// The unit.
     pub title: &'static str,
-    /// What its queue takes. Where several units of a machine take the same, the last of them in the table gets it.
+    /// The work its queue takes. Where several units of a machine take the same, the last of them in the table gets it.
     pub work: &'static [WorkKind],
     /// How long that takes.
     pub law: Law,
@@ -262,7 +262,7 @@ impl Unit {
     }
 
     /// The order of reports and charts: the units that compute, then the DMA lines.
-    pub fn reported() -> impl Iterator<Item = Self> {
+    pub fn report_order() -> impl Iterator<Item = Self> {
         Self::computing().chain(Self::lines())
     }
 
@@ -302,6 +302,6 @@ mod tests {
             assert!(able.contains(&chosen), "{kind:?}");
             assert!(!able.iter().any(|unit| unit.is_dma()) || able == Unit::lines().collect::<Vec<_>>(), "{kind:?}");
         }
-        assert_eq!(Unit::reported().count(), Unit::COUNT);
+        assert_eq!(Unit::report_order().count(), Unit::COUNT);
     }
 }

@@ -35,7 +35,7 @@ impl Output {
         }
     }
 
-    /// What they are called.
+    /// Their name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -81,7 +81,7 @@ fn activation(tensor: &Tensor) -> Result<(), ShapeError> {
     if tensor.dtype.is_float() { Ok(()) } else { Output::Codes.check(tensor) }
 }
 
-/// What an operator of this arithmetic gives, if its operands are of its kind.
+/// The results an operator of this arithmetic may have, if its operands are of its kind.
 fn kind<F, R>(arithmetic: &Arithmetic<F, R>, operands: &[&Tensor]) -> Result<Output, ShapeError> {
     let kind = if arithmetic.float().is_some() { Output::Floats } else { Output::Codes };
     operands.iter().try_for_each(|tensor| kind.check(tensor))?;
@@ -140,7 +140,7 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Shape
         Op::MaxPool { input, window } => {
             let x = get(*input);
             activation(x)?;
-            Ok((pooled(x, window, [0, 0])?, Output::Exactly(x.dtype)))
+            Ok((check_pool_shape(x, window, [0, 0])?, Output::Exactly(x.dtype)))
         }
         Op::AveragePool { input, window, average, beyond, .. } => average_pool(get(*input), window, average, *beyond),
         Op::Binary { kind, a, b, ka, kb, requant: r } => pointwise::binary(*kind, [get(*a), get(*b)], [*ka, *kb], r),
@@ -195,7 +195,7 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Shape
     }
 }
 
-fn pooled(x: &Tensor, window: &Window, beyond: [u32; 2]) -> Result<usize, ShapeError> {
+fn check_pool_shape(x: &Tensor, window: &Window, beyond: [u32; 2]) -> Result<usize, ShapeError> {
     let &[n, h, w, c] = &x.shape[..] else { return Err(ShapeError::ImageRank(x.shape.clone())) };
     if window.stride.contains(&0) || window.dilation.contains(&0) || window.kernel.contains(&0) {
         return Err(ShapeError::EmptyWindow(*window));
@@ -223,7 +223,7 @@ fn average_pool(
         Arithmetic::Fixed(_) => {}
         Arithmetic::Float(finish) => finish.check()?,
     }
-    Ok((pooled(x, window, beyond)?, output))
+    Ok((check_pool_shape(x, window, beyond)?, output))
 }
 
 fn single_or_finish(arithmetic: &Arithmetic<Requant>) -> Result<(), ShapeError> {

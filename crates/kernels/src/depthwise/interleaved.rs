@@ -142,7 +142,7 @@ impl Filters {
                     channels: channels.clone(),
                 };
                 // SAFETY: the token proves the features.
-                unsafe { part.finished(epilogue, &self.columns, c, y) };
+                unsafe { part.finish_line(epilogue, &self.columns, c, y) };
             }
         }
     }
@@ -163,7 +163,7 @@ struct Part<'a> {
 impl Part<'_> {
     /// Codes of the channels of every pixel of the line `y`, pixels `c` apart.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    fn finished<Y: Element>(&self, epilogue: &Epilogue, columns: &Columns, c: usize, y: &mut [Y]) {
+    fn finish_line<Y: Element>(&self, epilogue: &Epilogue, columns: &Columns, c: usize, y: &mut [Y]) {
         if let Some(finish) = epilogue.finish(columns)
             && let Some(y) = Y::as_bytes_mut(y)
         {
@@ -175,7 +175,7 @@ impl Part<'_> {
                 Kind::DirectTable => self.codes::<DIRECT_TABLED>(finish, columns, c, y),
                 Kind::Table => self.codes::<TABLED>(finish, columns, c, y),
                 // SAFETY: the steps have a token that proves the features.
-                Kind::Steps(steps) => unsafe { self.stepped(steps.isa(), steps, finish, columns, c, y) },
+                Kind::Steps(steps) => unsafe { self.codes_by_table(steps.isa(), steps, finish, columns, c, y) },
             };
         }
         self.each(y.len() / c, &[_mm512_setzero_si512(); VECTORS], |pixel, registers| {
@@ -189,24 +189,32 @@ impl Part<'_> {
         });
     }
 
-    /// As [`Self::finished`], out of the registers.
+    /// As [`Self::finish_line`], out of the registers.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     fn codes<const KIND: u8>(&self, finish: Finish<'_>, columns: &Columns, c: usize, y: &mut [i8]) {
-        let maker = finish.maker::<false, KIND>();
-        self.made(columns, c, y, |sums, factors| maker.codes(sums, factors));
+        let maker = finish.code_maker::<false, KIND>();
+        self.make_codes(columns, c, y, |sums, factors| maker.codes(sums, factors));
     }
 
     /// As [`Self::codes`], through a table in registers.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn stepped(&self, _: Avx512Vbmi, steps: &Steps, finish: Finish<'_>, columns: &Columns, c: usize, y: &mut [i8]) {
-        let stepper = steps.maker::<false>(finish.requant());
-        self.made(columns, c, y, |sums, factors| stepper.codes(sums, factors));
+    fn codes_by_table(
+        &self,
+        _: Avx512Vbmi,
+        steps: &Steps,
+        finish: Finish<'_>,
+        columns: &Columns,
+        c: usize,
+        y: &mut [i8],
+    ) {
+        let stepper = steps.code_maker::<false>(finish.requant());
+        self.make_codes(columns, c, y, |sums, factors| stepper.codes(sums, factors));
     }
 
     /// Codes that `make` makes of the sums and the factors of every pixel.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    fn made(
+    fn make_codes(
         &self,
         columns: &Columns,
         c: usize,

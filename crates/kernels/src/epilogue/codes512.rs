@@ -56,7 +56,7 @@ pub(crate) struct Finish<'a> {
     pub(super) table: &'a [i8],
 }
 
-/// What codes are made by; each is compiled on its own.
+/// Ways to compute codes; each is compiled on its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind<'a> {
     /// Sums as [`is_direct`] says and the widest bounds.
@@ -99,21 +99,21 @@ impl<'a> Finish<'a> {
         self.requant
     }
 
-    /// What is the same for all sums.
+    /// The constants of all sums.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    pub(crate) fn maker<const NATURAL: bool, const KIND: u8>(&self) -> Maker<'a, NATURAL, KIND> {
-        Maker { bounds: Bounds::new(self.requant), finish: *self }
+    pub(crate) fn code_maker<const NATURAL: bool, const KIND: u8>(&self) -> CodeMaker<'a, NATURAL, KIND> {
+        CodeMaker { bounds: Bounds::new(self.requant), finish: *self }
     }
 }
 
 /// A [`Finish`] whose kind is known.
-pub(crate) struct Maker<'a, const NATURAL: bool, const KIND: u8> {
+pub(crate) struct CodeMaker<'a, const NATURAL: bool, const KIND: u8> {
     bounds: Bounds,
     finish: Finish<'a>,
 }
 
-impl<const NATURAL: bool, const KIND: u8> Maker<'_, NATURAL, KIND> {
+impl<const NATURAL: bool, const KIND: u8> CodeMaker<'_, NATURAL, KIND> {
     /// Codes of 64 sums.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
@@ -138,8 +138,8 @@ pub(crate) fn codes<const NATURAL: bool, const KIND: u8>(
     match KIND {
         DIRECT => direct::<NATURAL, true>(sums, factors, bounds),
         DIRECT_BOUNDED => direct::<NATURAL, false>(sums, factors, bounds),
-        PLAIN => looked_at::<NATURAL, true>(sums, factors, bounds),
-        _ => looked_at::<NATURAL, false>(sums, factors, bounds),
+        PLAIN => codes_with_tie_check::<NATURAL, true>(sums, factors, bounds),
+        _ => codes_with_tie_check::<NATURAL, false>(sums, factors, bounds),
     }
 }
 
@@ -184,7 +184,7 @@ fn direct<const NATURAL: bool, const WIDEST: bool>(
 /// Codes of 64 sums, looked at for how near they are to a half. `PLAIN`: factors are below one and bounds the widest.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn looked_at<const NATURAL: bool, const PLAIN: bool>(
+fn codes_with_tie_check<const NATURAL: bool, const PLAIN: bool>(
     sums: &[__m512i; 4],
     factors: &[__m512; 4],
     bounds: &Bounds,
@@ -211,7 +211,7 @@ fn looked_at<const NATURAL: bool, const PLAIN: bool>(
     if PLAIN { codes } else { _mm512_min_epi8(_mm512_max_epi8(codes, bounds.lo), bounds.hi) }
 }
 
-/// As [`looked_at`], in float64. A call would have the sums of every row wait in memory.
+/// As [`codes_with_tie_check`], in float64. A call would have the sums of every row wait in memory.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn exact<const NATURAL: bool>(sums: &[__m512i; 4], factors: &[__m512; 4], bounds: &Bounds) -> __m512i {
@@ -224,7 +224,7 @@ fn exact<const NATURAL: bool>(sums: &[__m512i; 4], factors: &[__m512; 4], bounds
             _mm512_cvtpd_epi32(_mm512_min_pd(high, most)),
         );
     }
-    narrowed::<NATURAL>(&rounded, bounds)
+    narrow_rounded::<NATURAL>(&rounded, bounds)
 }
 
 /// Products of sixteen sums and factors, exact.
@@ -242,7 +242,7 @@ fn products(sums: __m512i, factors: __m512) -> [__m512d; 2] {
 /// Rounded products, at most 32767, plus the zero point, clamped. Products below the least 32-bit integer have become it.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn narrowed<const NATURAL: bool>(rounded: &[__m512i; 4], bounds: &Bounds) -> __m512i {
+fn narrow_rounded<const NATURAL: bool>(rounded: &[__m512i; 4], bounds: &Bounds) -> __m512i {
     let low = _mm512_adds_epi16(_mm512_packs_epi32(rounded[0], rounded[1]), bounds.zero);
     let high = _mm512_adds_epi16(_mm512_packs_epi32(rounded[2], rounded[3]), bounds.zero);
     let codes = ordered::<NATURAL>(_mm512_packs_epi16(low, high));
@@ -301,7 +301,7 @@ fn codes_through<const NATURAL: bool, const DIRECT: bool>(
     }
     let large = _mm512_test_epi32_mask(magnitude, _mm512_set1_epi32(0xFF00_0000_u32.cast_signed()));
     if !DIRECT && large | _mm512_cmp_ps_mask::<_CMP_GE_OQ>(farthest, _mm512_set1_ps(0.5)) != 0 {
-        codes = exact_between(sums, factors, requant);
+        codes = exact_codes_16(sums, factors, requant);
     }
     // From code to index.
     let origin = _mm512_set1_epi32(requant.zero_point + 32768);
@@ -321,7 +321,7 @@ fn codes_through<const NATURAL: bool, const DIRECT: bool>(
 #[cold]
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn exact_between(sums: &[__m512i; 4], factors: &[__m512; 4], requant: &Requant) -> [__m512i; 4] {
+fn exact_codes_16(sums: &[__m512i; 4], factors: &[__m512; 4], requant: &Requant) -> [__m512i; 4] {
     let least = _mm512_set1_pd(f64::from(requant.lo) - f64::from(requant.zero_point));
     let most = _mm512_set1_pd(f64::from(requant.hi) - f64::from(requant.zero_point));
     let mut codes = [_mm512_setzero_si512(); 4];

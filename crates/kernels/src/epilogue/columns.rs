@@ -1,4 +1,4 @@
-//! What an epilogue needs of every column, filled up to whole tiles.
+//! The parameters of an epilogue for every column, filled up to whole tiles.
 
 use std::ops::Range;
 
@@ -38,8 +38,8 @@ impl Order {
 }
 
 impl Epilogue {
-    /// What [`Epilogue::tile`] needs beside the sums: their offsets, one per column. `largest(column)`: no sum of it with its
-    /// offset is larger in size.
+    /// The parameters of [`Epilogue::tile`] beside the sums: their offsets, one per column. `largest(column)`: no sum of it
+    /// with its offset is larger in size.
     ///
     /// # Panics
     /// When there is neither one multiplier nor one per column.

@@ -89,15 +89,15 @@ impl Steps {
         Some(steps)
     }
 
-    /// Proof that [`Self::maker`] may be called.
+    /// Proof that [`Self::code_maker`] may be called.
     pub(crate) fn isa(&self) -> Avx512Vbmi {
         self.isa
     }
 
-    /// What is the same for all sums. The zero point of `requant` must be even, its bounds codes of 16 bits.
+    /// The constants of all sums. The zero point of `requant` must be even, its bounds codes of 16 bits.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-    pub(crate) fn maker<const NATURAL: bool>(&self, requant: &Requant) -> Stepper<'_, NATURAL> {
+    pub(crate) fn code_maker<const NATURAL: bool>(&self, requant: &Requant) -> Stepper<'_, NATURAL> {
         // Sums and roundings are exact: all of it is whole numbers below 2^24.
         let at = |code: i32| _mm512_set1_ps(ROUNDER + (code + 32768) as f32);
         Stepper { steps: self, origin: at(requant.zero_point), least: at(requant.lo), most: at(requant.hi) }
@@ -107,7 +107,7 @@ impl Steps {
 /// [`Steps`] behind a requantisation.
 pub(crate) struct Stepper<'a, const NATURAL: bool> {
     steps: &'a Steps,
-    /// What is added to a product so that its code's index stands in the low bits.
+    /// The addend of a product with which its code's index stands in the low bits.
     origin: __m512,
     least: __m512,
     most: __m512,

@@ -53,7 +53,7 @@ fn rows<const NATURAL: bool, const ROWS: usize>(
 ) {
     macro_rules! by {
         ($kind:ident) => {{
-            let maker = finish.maker::<NATURAL, $kind>();
+            let maker = finish.code_maker::<NATURAL, $kind>();
             each_row::<ROWS>(tile, columns, place, y, |sums, factors| maker.codes(sums, factors))
         }};
     }
@@ -82,7 +82,7 @@ fn stepped_rows<const NATURAL: bool, const ROWS: usize>(
     place: impl Fn(usize) -> Option<usize>,
     y: &mut [i8],
 ) {
-    let stepper = steps.maker::<NATURAL>(finish.requant());
+    let stepper = steps.code_maker::<NATURAL>(finish.requant());
     each_row::<ROWS>(tile, columns, place, y, |sums, factors| stepper.codes(sums, factors));
 }
 

@@ -16,7 +16,7 @@ use crate::parallel;
 /// For a comparison, which has no float32 result.
 #[inline(always)]
 #[must_use]
-pub fn combined(kind: BinaryKind, a: f32, b: f32) -> f32 {
+pub fn combine(kind: BinaryKind, a: f32, b: f32) -> f32 {
     match kind {
         BinaryKind::Add => a + b,
         BinaryKind::Sub => a - b,
@@ -60,10 +60,10 @@ pub fn binary<Y: Float>(
     let mut results = vec![0f32; y.len()];
     // One loop per function, so that none is chosen per element.
     match kind {
-        BinaryKind::Add => broadcast.apply(a, b, &mut results, |a, b| combined(BinaryKind::Add, a, b)),
-        BinaryKind::Sub => broadcast.apply(a, b, &mut results, |a, b| combined(BinaryKind::Sub, a, b)),
-        BinaryKind::Mul => broadcast.apply(a, b, &mut results, |a, b| combined(BinaryKind::Mul, a, b)),
-        other => broadcast.apply(a, b, &mut results, |a, b| combined(other, a, b)),
+        BinaryKind::Add => broadcast.apply(a, b, &mut results, |a, b| combine(BinaryKind::Add, a, b)),
+        BinaryKind::Sub => broadcast.apply(a, b, &mut results, |a, b| combine(BinaryKind::Sub, a, b)),
+        BinaryKind::Mul => broadcast.apply(a, b, &mut results, |a, b| combine(BinaryKind::Mul, a, b)),
+        other => broadcast.apply(a, b, &mut results, |a, b| combine(other, a, b)),
     }
     finisher.apply_all(&results, y);
 }

@@ -51,7 +51,7 @@ impl Finisher {
                 None => x.iter().zip(y).for_each(|(x, y)| *y = Y::nearest_single(*x)),
                 Some(bounds) => {
                     let [lo, hi] = bounds.map(|bound| bound as f32);
-                    x.iter().zip(y).for_each(|(&x, y)| *y = Y::nearest_single(clamped(x, lo, hi)));
+                    x.iter().zip(y).for_each(|(&x, y)| *y = Y::nearest_single(clamp_to(x, lo, hi)));
                 }
             }
             return;
@@ -96,6 +96,6 @@ pub fn minimum(a: f32, b: f32) -> f32 {
 }
 
 #[inline(always)]
-fn clamped(x: f32, lo: f32, hi: f32) -> f32 {
+fn clamp_to(x: f32, lo: f32, hi: f32) -> f32 {
     minimum(maximum(x, lo), hi)
 }

@@ -138,7 +138,7 @@ pub fn log_1p(x: f64) -> f64 {
 
 /// Sine and cosine of `r` and `n modulo 4` for `x = n pi/2 + r`.
 #[inline(always)]
-fn quarter(x: f64) -> (f64, f64, f64) {
+fn sin_cos_quadrant(x: f64) -> (f64, f64, f64) {
     let x = if x > -SINE_LIMIT { x } else { f64::NAN };
     let x = if x < SINE_LIMIT { x } else { f64::NAN };
     let n = (x * std::f64::consts::FRAC_2_PI + ROUNDER) - ROUNDER;
@@ -178,7 +178,7 @@ fn quarter(x: f64) -> (f64, f64, f64) {
 #[inline(always)]
 #[must_use]
 pub fn sin(x: f64) -> f64 {
-    let (sine, cosine, n) = quarter(x);
+    let (sine, cosine, n) = sin_cos_quadrant(x);
     let value = if n == 1.0 || n == 3.0 { cosine } else { sine };
     if n >= 2.0 { -value } else { value }
 }
@@ -187,7 +187,7 @@ pub fn sin(x: f64) -> f64 {
 #[inline(always)]
 #[must_use]
 pub fn cos(x: f64) -> f64 {
-    let (sine, cosine, n) = quarter(x);
+    let (sine, cosine, n) = sin_cos_quadrant(x);
     let value = if n == 1.0 || n == 3.0 { sine } else { cosine };
     if n == 1.0 || n == 2.0 { -value } else { value }
 }

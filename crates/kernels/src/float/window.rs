@@ -96,14 +96,14 @@ pub fn resize_linear<Y: Float>(input: [usize; 4], rows: &[LinearTap], columns: &
             let (left, right) = (column.first as usize * c, column.second as usize * c);
             let across = column.weight.get() as f32;
             for (channel, y) in y.iter_mut().enumerate() {
-                let mixed = |line: &[f32]| mix(line[left + channel], line[right + channel], across);
-                *y = Y::nearest_single(mix(mixed(top), mixed(bottom), down));
+                let mixed = |line: &[f32]| interpolate(line[left + channel], line[right + channel], across);
+                *y = Y::nearest_single(interpolate(mixed(top), mixed(bottom), down));
             }
         }
     });
 }
 
 #[inline(always)]
-fn mix(first: f32, second: f32, weight: f32) -> f32 {
+fn interpolate(first: f32, second: f32, weight: f32) -> f32 {
     (1.0 - weight) * first + weight * second
 }

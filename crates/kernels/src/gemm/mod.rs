@@ -28,7 +28,7 @@ use crate::isa::Lanes;
 use crate::pages::Addresses;
 use crate::{Element, Isa};
 use panels::Panels;
-use tiles::{Tiles, Variant, Walk};
+use tiles::{RowLayout, Tiles, Variant};
 
 /// Right operand `[k, n]` of int8 products.
 #[derive(Clone, Debug)]
@@ -253,7 +253,7 @@ impl Rows {
         a: &[i8],
         m: usize,
         tiles: &Tiles,
-        mut work: impl FnMut(&Walk<'_>, Range<usize>),
+        mut work: impl FnMut(&RowLayout<'_>, Range<usize>),
     ) {
         let stride = a.len() / m.max(1);
         let runs = &tiles.dense();
@@ -261,13 +261,13 @@ impl Rows {
             Some(beyond) if tiles.suits(a) => m.min(beyond / stride.max(1) + 1),
             _ => 0,
         };
-        work(&Walk { codes: a, stride, line: Walk::EVEN, runs }, 0..in_place);
+        work(&RowLayout { codes: a, stride, line: RowLayout::EVEN, runs }, 0..in_place);
         let (flip, rest) = (tiles.flip(), &a[in_place * stride..]);
         let bytes = aligned(&mut self.bytes, rest.len() + tiles.reach());
         let (codes, beyond) = bytes.split_at_mut(rest.len());
         codes.iter_mut().zip(rest).for_each(|(byte, code)| *byte = code ^ flip);
         beyond.fill(0);
-        work(&Walk { codes: bytes, stride, line: Walk::EVEN, runs }, in_place..m);
+        work(&RowLayout { codes: bytes, stride, line: RowLayout::EVEN, runs }, in_place..m);
     }
 
     /// Rows of `k` codes, widened to 16 bits, in words of two.

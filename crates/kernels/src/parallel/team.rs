@@ -25,7 +25,7 @@ const POLITE: u32 = 1 << 9;
 
 /// A caller and its workers; one caller at a time may [`run`](Self::run) jobs.
 pub(super) struct Team {
-    /// What the threads have left of the job and where they are, the caller first.
+    /// The parts of the job each thread has left, and its processor, the caller first.
     members: Box<[Member]>,
     /// The last job; its own only while a part of it is not done.
     job: AtomicPtr<Job<'static>>,
@@ -46,12 +46,12 @@ struct Member {
 /// Parts `first..end` as `first << 32 | end`.
 struct Range(AtomicU64);
 
-/// What is to be done, on the caller's stack.
+/// The work, on the caller's stack.
 struct Job<'a> {
     work: &'a (dyn Fn(&mut Parts<'_>) + Sync),
     /// Parts not done.
     left: AtomicUsize,
-    /// What a part panicked with.
+    /// The panic of a part.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
@@ -154,7 +154,7 @@ impl Team {
             } else if job.left.load(Ordering::Acquire) == 0 {
                 break;
             } else {
-                look(&mut looks);
+                spin_or_yield(&mut looks);
             }
         }
         let panic = job.panic.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -203,7 +203,7 @@ impl Team {
                 (seen, looks, since) = (calls, 0, Instant::now());
                 continue;
             }
-            look(&mut looks);
+            spin_or_yield(&mut looks);
             if looks == POLITE {
                 self.members[thread].place.enter();
                 place::spread(self.places(), thread, || ());
@@ -223,7 +223,7 @@ impl Team {
 }
 
 /// A moment between two looks.
-fn look(looks: &mut u32) {
+fn spin_or_yield(looks: &mut u32) {
     *looks = looks.saturating_add(1);
     (0..8).for_each(|_| spin_loop());
     if *looks > POLITE {

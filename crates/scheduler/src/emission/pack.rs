@@ -124,7 +124,7 @@ fn channel_parameters(network: &Network, op: &Op, first: u32, count: u32) -> Vec
         _ => return Vec::new(),
     };
     let bias = bias.map(|b| network.tensor(*b));
-    let wide = timing::wide(network.tensor(*input).dtype, network.tensor(*right).dtype);
+    let wide = timing::has_wide_sums(network.tensor(*input).dtype, network.tensor(*right).dtype);
     let mut out = Vec::with_capacity(count as usize * ChannelParameters::bytes(wide));
     let channels = first as usize..(first + count) as usize;
     match epilogue {

@@ -150,7 +150,7 @@ impl Lowering<'_> {
             Op::Conv { input, weights, window, .. } if *input == tensor && is_depthwise(network, op) => {
                 let w = network.tensor(*weights);
                 let taps = (window.kernel[0] * window.kernel[1]) as usize * w.dtype.bytes();
-                let entry = ChannelParameters::bytes(timing::wide(info.dtype, w.dtype));
+                let entry = ChannelParameters::bytes(timing::has_wide_sums(info.dtype, w.dtype));
                 // Its parameters fit with a table beside them.
                 (taps + entry) as u64 * columns as u64 * 2 <= self.parameter_space() / 2
             }

@@ -49,7 +49,7 @@ impl Lowering<'_> {
             let shape = Shape {
                 rows: views[1].rows / linear.leads,
                 line,
-                wide: timing::wide(x.dtype, w.dtype),
+                wide: timing::has_wide_sums(x.dtype, w.dtype),
                 input: views[0],
                 output: views[1],
                 right,

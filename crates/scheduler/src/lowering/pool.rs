@@ -141,7 +141,7 @@ impl Lowering<'_> {
         let fused = epilogue.fixed().and_then(|e| e.table.as_ref());
         let table_bytes = fused.map_or(0, |t| network.tensor(t.entries).bytes());
         let space = self.parameter_space().saturating_sub(table_bytes.next_multiple_of(word) as u64);
-        let entry = ChannelParameters::bytes(timing::wide(x.dtype, w.dtype));
+        let entry = ChannelParameters::bytes(timing::has_wide_sums(x.dtype, w.dtype));
         let bytes = |channels: u32| {
             let weights = (taps * channels) as usize * w.dtype.bytes();
             (weights.next_multiple_of(word), weights.next_multiple_of(word) + channels as usize * entry)

@@ -33,7 +33,7 @@ pub(crate) fn compiled(
         let own = PlanningContext::new(&tiled, machine, budget, parameters)?;
         let program = shortest(&own, finalists(&own, timing)?, timing)?.program(&own);
         // What holds for every program of the graph, as far as it does for parts in narrower pixels.
-        let bounds = program.bounds.least(&context.bounds().whole);
+        let bounds = program.bounds.min(&context.bounds().whole);
         Ok(Program { tilings: tilings.to_vec(), bounds, ..program })
     };
     if !tilings.is_empty() {

@@ -68,7 +68,7 @@ impl Control {
     }
 }
 
-/// What is offered at the edge in one cycle, and the latch behind the edge.
+/// The values at the edge in one cycle, and the latch behind the edge.
 #[derive(Clone)]
 struct Port<D: Datapath> {
     activations: Vec<D::Word>,
@@ -94,7 +94,7 @@ struct PeRow<D: Datapath> {
     activation: Vec<D::Word>,
     first: Vec<D::Word>,
     second: Vec<D::Word>,
-    /// What the loading register gave up, for the row below.
+    /// The former value of the loading register, for the row below.
     chain: Vec<D::Word>,
     product: Vec<D::Product>,
     sum: Vec<D::Sum>,

@@ -18,7 +18,7 @@ struct Control {
     last: bool,
 }
 
-/// What moves: an operand, and control with the activations.
+/// A value that moves: an operand, and control with the activations.
 #[derive(Debug, Clone, Copy, Default)]
 struct Token<W> {
     word: W,

@@ -29,7 +29,7 @@ pub fn run<P: Precision>(
     }
 }
 
-/// What a token on its way through the array stands for.
+/// The meaning of a token on its way through the array.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Slot {
     /// Nothing: the array is loading or running empty.

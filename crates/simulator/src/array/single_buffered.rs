@@ -10,7 +10,7 @@ use super::registers::Slot;
 use super::skew::Skew;
 use super::{ArrayError, ArraySpec, Outcome, Plan};
 
-/// What moves to the right: an activation with its phase.
+/// A value that moves to the right: an activation with its phase.
 #[derive(Debug, Clone, Copy, Default)]
 struct Token<W> {
     word: W,

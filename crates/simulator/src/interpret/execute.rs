@@ -13,7 +13,7 @@ use tpuflow_kernels::table;
 use tpuflow_kernels::{Element, Float, Values, linear, movement, reduce, resize};
 
 use super::float;
-use super::prepare::{Prepared, image};
+use super::prepare::{Constants, image};
 use super::tensor_pool::TensorPool;
 use crate::error::LayerError;
 
@@ -64,12 +64,12 @@ pub(super) fn execute(
     graph: &Graph,
     layer: &Layer,
     successor: Option<&Layer>,
-    prepared: &Prepared,
+    prepared: &Constants,
     tensors: &[Option<Arc<Values>>],
     free: &mut TensorPool,
 ) -> Result<Values, LayerError> {
     let output = graph.tensor(layer.output);
-    if let (Prepared::Float(prepared), 1..) = (prepared, output.elements()) {
+    if let (Constants::Float(prepared), 1..) = (prepared, output.elements()) {
         return Ok(float::execute(graph, layer, prepared, tensors));
     }
     let value = |id: TensorId| -> &Values { tensors[id.index()].as_deref().expect("operands precede their readers") };
@@ -81,13 +81,13 @@ pub(super) fn execute(
         let zero_points = [*a, *b].map(|id| graph.tensor(id).zero_point());
         let function = Binary { kind: *kind, zero_points, multipliers: [*ka, *kb], requant };
         let first = *a == layer.output;
-        fused(layer, prepared, (&function, first, value(if first { *b } else { *a })), value, &mut y);
+        compute_fused(layer, prepared, (&function, first, value(if first { *b } else { *a })), value, &mut y);
         return Ok(y);
     }
     if is_movement(&layer.op) {
-        moved(graph, layer, prepared, value, &mut y)?;
+        move_elements(graph, layer, prepared, value, &mut y)?;
     } else {
-        computed(graph, layer, prepared, value, &mut y);
+        compute_codes(graph, layer, prepared, value, &mut y);
     }
     Ok(y)
 }
@@ -108,46 +108,46 @@ fn is_movement(op: &Op) -> bool {
 }
 
 /// Operators of arithmetic on codes.
-fn computed<'v>(
+fn compute_codes<'v>(
     graph: &Graph,
     layer: &Layer,
-    prepared: &Prepared,
+    prepared: &Constants,
     value: impl Fn(TensorId) -> &'v Values,
     y: &mut Values,
 ) {
     let tensor = |id: TensorId| graph.tensor(id);
     let zero = |id: TensorId| tensor(id).zero_point();
     match (&layer.op, prepared) {
-        (Op::Conv { input, .. }, Prepared::Conv(conv)) => {
+        (Op::Conv { input, .. }, Constants::Conv(conv)) => {
             codes!(value(*input), x => codes!(y, y => conv.run(x, y)));
         }
-        (Op::Conv { input, .. }, Prepared::Depthwise { geometry, filters }) => {
+        (Op::Conv { input, .. }, Constants::Depthwise { geometry, filters }) => {
             codes!(value(*input), x => codes!(y, y => filters.run(geometry, x, y)));
         }
-        (Op::MatMul { a, .. }, Prepared::Product(linear)) => {
+        (Op::MatMul { a, .. }, Constants::Product(linear)) => {
             codes!(value(*a), a => codes!(y, y => linear::multiply(linear, a, y)));
         }
-        (Op::MatMul { a, b, .. }, Prepared::Dynamic { bias, epilogue }) => {
+        (Op::MatMul { a, b, .. }, Constants::Dynamic { bias, epilogue }) => {
             let products = Products { a: tensor(*a), b: tensor(*b), bias, epilogue };
             codes!(value(*a), xs => codes!(y, y => products.run(xs, value(*b), y)));
         }
-        (Op::MaxPool { input, .. }, Prepared::Pool(geometry)) => {
+        (Op::MaxPool { input, .. }, Constants::Pool(geometry)) => {
             same_codes!(value(*input), y, (x, y) => pool::max_pool(geometry, x, y));
         }
         (
             Op::AveragePool { input, count_include_pad, beyond, average: Arithmetic::Fixed(fixed), .. },
-            Prepared::Pool(geometry),
+            Constants::Pool(geometry),
         ) => {
             let average = average_of(fixed, *count_include_pad, *beyond, zero(*input));
             codes!(value(*input), x => codes!(y, y => pool::average_pool(geometry, &average, x, y)));
         }
-        (Op::Binary { kind, a, b, ka, kb, requant: Arithmetic::Fixed(requant) }, Prepared::Binary(broadcast)) => {
+        (Op::Binary { kind, a, b, ka, kb, requant: Arithmetic::Fixed(requant) }, Constants::Binary(broadcast)) => {
             let function = Binary { kind: *kind, zero_points: [zero(*a), zero(*b)], multipliers: [*ka, *kb], requant };
             codes!(value(*a), a => codes!(value(*b), b => codes!(y, y => {
                 elementwise::binary(&function, broadcast, a, b, y);
             })));
         }
-        (Op::Unary { input, function: Arithmetic::Fixed(_) }, Prepared::Table(lookup)) => {
+        (Op::Unary { input, function: Arithmetic::Fixed(_) }, Constants::Table(lookup)) => {
             codes!(value(*input), x => codes!(y, y => table::lookup(lookup, x, y)));
         }
         (Op::Rescale { input, requant: Arithmetic::Fixed(requant) }, _) => {
@@ -163,16 +163,16 @@ fn computed<'v>(
             };
             codes!(value(*input), x => codes!(y, y => elementwise::p_relu(&function, x, y)));
         }
-        (Op::Softmax { input, exponentials: Arithmetic::Fixed(fixed), .. }, Prepared::Mask(mask)) => {
+        (Op::Softmax { input, exponentials: Arithmetic::Fixed(fixed), .. }, Constants::Mask(mask)) => {
             let function = softmax_of(fixed);
             let n = last(tensor(*input));
             codes!(value(*input), x => codes!(y, y => function.rows(n, x, mask, y)));
         }
-        (Op::LayerNorm { .. }, Prepared::Norm(norm)) => {
+        (Op::LayerNorm { .. }, Constants::Norm(norm)) => {
             let input = layer.op.operands()[0];
             codes!(value(input), x => codes!(y, y => norm.rows(x, y)));
         }
-        (Op::Reduce { input, kind, requant: Arithmetic::Fixed(requant), .. }, Prepared::Reduce(reduction)) => {
+        (Op::Reduce { input, kind, requant: Arithmetic::Fixed(requant), .. }, Constants::Reduce(reduction)) => {
             let zero = zero(*input);
             codes!(value(*input), x => codes!(y, y => {
                 reduce::reduce(reduction, *kind, zero, requant, x, y);
@@ -212,10 +212,10 @@ fn softmax_of(fixed: &Exponentials) -> Softmax {
 }
 
 /// Operators that move elements of any type.
-fn moved<'v>(
+fn move_elements<'v>(
     graph: &Graph,
     layer: &Layer,
-    prepared: &Prepared,
+    prepared: &Constants,
     value: impl Fn(TensorId) -> &'v Values,
     y: &mut Values,
 ) -> Result<(), LayerError> {
@@ -249,7 +249,7 @@ fn moved<'v>(
             same_codes!(value(*input), y, (x, y) => resize::resize_linear(shape, rows, columns, x, y));
         }
         (Op::InsertZeros { input, stride }, _) => insert_zeros(tensor(*input), *stride, value(*input), y),
-        (Op::Select { condition, a, b }, Prepared::Select([by_condition, by_a, by_b])) => {
+        (Op::Select { condition, a, b }, Constants::Select([by_condition, by_a, by_b])) => {
             select([by_condition, by_a, by_b], [condition, a, b].map(|&id| value(id)), y)
         }
         (op, _) => unreachable!("{} was prepared as another operator", op.name()),
@@ -332,9 +332,9 @@ fn select([by_condition, by_a, by_b]: [&Broadcast; 3], [condition, a, b]: [&Valu
 
 /// Computes a linear layer and, block by block while it is at hand, the binary operator that follows: of the result, which is
 /// its first operand or its second, and of `other`.
-fn fused<'v>(
+fn compute_fused<'v>(
     layer: &Layer,
-    prepared: &Prepared,
+    prepared: &Constants,
     (function, first, other): (&Binary, bool, &Values),
     value: impl Fn(TensorId) -> &'v Values,
     y: &mut Values,
@@ -344,8 +344,10 @@ fn fused<'v>(
         elementwise::binary_onto(function, &other[from..][..y.len()], first, y);
     };
     match (&layer.op, prepared) {
-        (Op::Conv { input, .. }, Prepared::Conv(conv)) => codes!(value(*input), x => conv.run_then(x, y, &after)),
-        (Op::MatMul { a, .. }, Prepared::Product(linear)) => {
+        (Op::Conv { input, .. }, Constants::Conv(conv)) => {
+            codes!(value(*input), x => conv.run_then(x, y, &after))
+        }
+        (Op::MatMul { a, .. }, Constants::Product(linear)) => {
             codes!(value(*a), x => linear::multiply_then(linear, x, y, &after));
         }
         (op, _) => unreachable!("{} has no successor", op.name()),

@@ -16,7 +16,7 @@ use super::prepare::{broadcast, full_mask, image, values};
 
 /// A float layer's constants in the form its kernel takes.
 #[derive(Clone, Debug)]
-pub(super) enum Prepared {
+pub(super) enum Constants {
     /// One packed operand per group.
     Conv { geometry: Geometry, groups: Vec<Linear> },
     /// One filter per channel.
@@ -57,7 +57,7 @@ fn single(value: Real) -> f32 {
 }
 
 /// The layer's preparation, `None` where it does not compute in floats.
-pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Option<Prepared> {
+pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Option<Constants> {
     let tensor = |id: TensorId| graph.tensor(id);
     let geometry = |id: TensorId, window: Window| {
         Geometry::new(image(tensor(id)), window).expect("the shape rule admits only windows that fit")
@@ -68,14 +68,14 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Option<Prepared> {
             let [o, kh, kw, channels] = image(w);
             let (geometry, elements, groups) = (geometry(*input, *window), numbers(w), *groups as usize);
             if channels == 1 && o == groups {
-                return Some(Prepared::Depthwise { geometry, filters: Depthwise::new(&elements, bias, finisher) });
+                return Some(Constants::Depthwise { geometry, filters: Depthwise::new(&elements, bias, finisher) });
             }
             let (k, columns) = (kh * kw * channels, o / groups);
             let group = |g: usize| {
                 let matrix = Matrix { elements: &elements[g * columns * k..], shape: [k, columns], strides: [1, k] };
                 Linear::new(&matrix, &bias[g * columns..][..columns], finisher.clone())
             };
-            Prepared::Conv { geometry, groups: (0..groups).map(group).collect() }
+            Constants::Conv { geometry, groups: (0..groups).map(group).collect() }
         }
         Op::MatMul { b, bias, epilogue: Arithmetic::Float(finish), .. } => {
             let b = tensor(*b);
@@ -84,69 +84,71 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Option<Prepared> {
             if b.constant.is_some() && b.shape.len() == 2 {
                 let elements = numbers(b);
                 let matrix = Matrix { elements: &elements, shape: [k, n], strides: [n, 1] };
-                Prepared::Product(Linear::new(&matrix, &bias, finisher))
+                Constants::Product(Linear::new(&matrix, &bias, finisher))
             } else {
-                Prepared::Dynamic { bias, finisher }
+                Constants::Dynamic { bias, finisher }
             }
         }
         Op::AveragePool { input, window, average: Arithmetic::Float(finish), .. } => {
-            Prepared::Pool { geometry: geometry(*input, *window), finisher: Finisher::new(finish) }
+            Constants::Pool { geometry: geometry(*input, *window), finisher: Finisher::new(finish) }
         }
         Op::Binary { a, b, requant: Arithmetic::Float(finish), .. } => {
             let broadcast = broadcast(&tensor(*a).shape, &tensor(*b).shape);
-            Prepared::Binary { broadcast, finisher: Finisher::new(finish) }
+            Constants::Binary { broadcast, finisher: Finisher::new(finish) }
         }
         Op::Unary { function: Arithmetic::Float(finish), .. }
-        | Op::Rescale { requant: Arithmetic::Float(finish), .. } => Prepared::Unary(Finisher::new(finish)),
+        | Op::Rescale { requant: Arithmetic::Float(finish), .. } => Constants::Unary(Finisher::new(finish)),
         Op::PRelu { slopes: Arithmetic::Float(slopes), .. } => {
             let negative = slopes.negative.iter().map(|&slope| single(slope)).collect();
-            Prepared::Slopes { negative, finisher: Finisher::new(&slopes.finish) }
+            Constants::Slopes { negative, finisher: Finisher::new(&slopes.finish) }
         }
         Op::Softmax { input, exponentials: Arithmetic::Float(finish), mask } => {
             let mask = full_mask(graph, *input, *mask);
-            Prepared::Softmax { mask, finisher: Finisher::new(finish) }
+            Constants::Softmax { mask, finisher: Finisher::new(finish) }
         }
-        Op::LayerNorm { gamma, beta, center, norm: Arithmetic::Float(norm), .. } => Prepared::Norm(LayerNorm {
+        Op::LayerNorm { gamma, beta, center, norm: Arithmetic::Float(norm), .. } => Constants::Norm(LayerNorm {
             center: *center,
             epsilon: single(norm.epsilon),
             gamma: tensor(*gamma).f32s(),
             beta: tensor(*beta).f32s(),
             finisher: Finisher::new(&norm.finish),
         }),
-        Op::Reduce { input, axes, requant: Arithmetic::Float(float), .. } => Prepared::Reduce {
+        Op::Reduce { input, axes, requant: Arithmetic::Float(float), .. } => Constants::Reduce {
             reduction: Reduction::new(&tensor(*input).shape, axes),
             divisor: single(float.divisor),
             finisher: Finisher::new(&float.finish),
         },
         Op::Quantize { scale, zero_point, lo, hi, .. } => {
-            Prepared::Quantize(Quantize { scale: single(*scale), zero_point: *zero_point, lo: *lo, hi: *hi })
+            Constants::Quantize(Quantize { scale: single(*scale), zero_point: *zero_point, lo: *lo, hi: *hi })
         }
         Op::Dequantize { scale, finish, .. } => {
-            Prepared::Dequantize { scale: single(*scale), finisher: Finisher::new(finish) }
+            Constants::Dequantize { scale: single(*scale), finisher: Finisher::new(finish) }
         }
         Op::MaxPool { input, window } if tensor(*input).dtype.is_float() => {
             let finisher = Finisher::new(&tpuflow_ir::Finish::default());
-            Prepared::Pool { geometry: geometry(*input, *window), finisher }
+            Constants::Pool { geometry: geometry(*input, *window), finisher }
         }
-        Op::ResizeLinear { input, .. } | Op::ArgMax { input, .. } if tensor(*input).dtype.is_float() => Prepared::Plain,
+        Op::ResizeLinear { input, .. } | Op::ArgMax { input, .. } if tensor(*input).dtype.is_float() => {
+            Constants::Plain
+        }
         _ => return None,
     })
 }
 
 /// Computes a layer from the tensors it reads.
-pub(super) fn execute(graph: &Graph, layer: &Layer, prepared: &Prepared, tensors: &[Option<Arc<Values>>]) -> Values {
+pub(super) fn execute(graph: &Graph, layer: &Layer, prepared: &Constants, tensors: &[Option<Arc<Values>>]) -> Values {
     let value = |id: TensorId| -> &Values { tensors[id.index()].as_deref().expect("operands precede their readers") };
     let output = graph.tensor(layer.output);
     let mut y = Values::zeros(output.dtype, output.elements());
     match (&layer.op, prepared, &mut y) {
-        (Op::Binary { kind, a, b, .. }, Prepared::Binary { broadcast, .. }, Values::I8(y)) => {
+        (Op::Binary { kind, a, b, .. }, Constants::Binary { broadcast, .. }, Values::I8(y)) => {
             elementwise::compare(*kind, broadcast, &singles(value(*a)), &singles(value(*b)), y);
         }
         (Op::ArgMax { input, largest, select_last }, _, Values::I32(y)) => {
             let n = graph.tensor(*input).shape.last().copied().unwrap_or(1);
             elementwise::arg_max(n, *largest, *select_last, &singles(value(*input)), y);
         }
-        (Op::Quantize { input, .. }, Prepared::Quantize(to), y) => {
+        (Op::Quantize { input, .. }, Constants::Quantize(to), y) => {
             let x = singles(value(*input));
             let codes = x.iter().map(|&x| to.at(x));
             *y = match output.dtype {
@@ -166,12 +168,12 @@ pub(super) fn execute(graph: &Graph, layer: &Layer, prepared: &Prepared, tensors
 fn compute<'v, Y: Float>(
     graph: &Graph,
     op: &Op,
-    prepared: &Prepared,
+    prepared: &Constants,
     value: &impl Fn(TensorId) -> &'v Values,
     y: &mut [Y],
 ) {
     let first = op.operands()[0];
-    if let (Op::Dequantize { input, .. }, Prepared::Dequantize { scale, finisher }) = (op, prepared) {
+    if let (Op::Dequantize { input, .. }, Constants::Dequantize { scale, finisher }) = (op, prepared) {
         let zero = graph.tensor(*input).zero_point();
         let real = |code: i32| tpuflow_kernels::float::elementwise::dequantize(*scale, zero, code);
         let results: Vec<f32> = match value(*input) {
@@ -184,10 +186,10 @@ fn compute<'v, Y: Float>(
     }
     let x = singles(value(first));
     match (op, prepared) {
-        (_, Prepared::Conv { geometry, groups }) => linear::conv(geometry, &x, groups, y),
-        (_, Prepared::Depthwise { geometry, filters }) => filters.run(geometry, &x, y),
-        (_, Prepared::Product(product)) => linear::multiply(product, &x, y),
-        (Op::MatMul { a, b, .. }, Prepared::Dynamic { bias, finisher }) => {
+        (_, Constants::Conv { geometry, groups }) => linear::conv(geometry, &x, groups, y),
+        (_, Constants::Depthwise { geometry, filters }) => filters.run(geometry, &x, y),
+        (_, Constants::Product(product)) => linear::multiply(product, &x, y),
+        (Op::MatMul { a, b, .. }, Constants::Dynamic { bias, finisher }) => {
             let (a, b, right) = (graph.tensor(*a), graph.tensor(*b), singles(value(*b)));
             let [.., k, n] = b.shape[..] else { unreachable!("the shape rule admits only matrices") };
             let matrices = right.len() / (k * n).max(1);
@@ -198,24 +200,24 @@ fn compute<'v, Y: Float>(
                 linear::multiply(&product, &x[index * rows * k..][..rows * k], y);
             }
         }
-        (Op::MaxPool { .. }, Prepared::Pool { geometry, .. }) => window::max_pool(geometry, &x, y),
-        (Op::AveragePool { count_include_pad, beyond, .. }, Prepared::Pool { geometry, finisher }) => {
+        (Op::MaxPool { .. }, Constants::Pool { geometry, .. }) => window::max_pool(geometry, &x, y),
+        (Op::AveragePool { count_include_pad, beyond, .. }, Constants::Pool { geometry, finisher }) => {
             window::average_pool(geometry, *count_include_pad, *beyond, finisher, &x, y);
         }
-        (Op::Binary { kind, b, .. }, Prepared::Binary { broadcast, finisher }) => {
+        (Op::Binary { kind, b, .. }, Constants::Binary { broadcast, finisher }) => {
             elementwise::binary(*kind, finisher, broadcast, &x, &singles(value(*b)), y);
         }
-        (_, Prepared::Unary(finisher)) => finisher.apply_all(&x, y),
-        (_, Prepared::Slopes { negative, finisher }) => elementwise::p_relu(negative, finisher, &x, y),
-        (Op::Softmax { input, .. }, Prepared::Softmax { mask, finisher }) => {
+        (_, Constants::Unary(finisher)) => finisher.apply_all(&x, y),
+        (_, Constants::Slopes { negative, finisher }) => elementwise::p_relu(negative, finisher, &x, y),
+        (Op::Softmax { input, .. }, Constants::Softmax { mask, finisher }) => {
             let n = graph.tensor(*input).shape.last().copied().unwrap_or(1);
             rows::softmax(n, finisher, &x, mask, y);
         }
-        (_, Prepared::Norm(norm)) => norm.rows(&x, y),
-        (Op::Reduce { kind, .. }, Prepared::Reduce { reduction, divisor, finisher }) => {
+        (_, Constants::Norm(norm)) => norm.rows(&x, y),
+        (Op::Reduce { kind, .. }, Constants::Reduce { reduction, divisor, finisher }) => {
             reduce::reduce(reduction, *kind, *divisor, finisher, &x, y);
         }
-        (Op::ResizeLinear { input, rows, columns }, Prepared::Plain) => {
+        (Op::ResizeLinear { input, rows, columns }, Constants::Plain) => {
             window::resize_linear(image(graph.tensor(*input)), rows, columns, &x, y);
         }
         (op, _) => unreachable!("{} was prepared as another operator", op.name()),

@@ -3,13 +3,13 @@
 
 use tpuflow_ir::{Arithmetic, DType, Graph, Op, TensorId};
 
-use super::prepare::Prepared;
+use super::prepare::Constants;
 
 /// Per layer, the later one that is applied to its codes at once.
 ///
 /// It must be the only reader of the codes and all its tensors int8 of one shape, and its other operand must be there when the
 /// convolution runs: of two convolutions it is the second.
-pub(super) fn successors(graph: &Graph, layers: &[Prepared]) -> Vec<Option<usize>> {
+pub(super) fn successors(graph: &Graph, layers: &[Constants]) -> Vec<Option<usize>> {
     let mut readers = vec![0; graph.tensors.len()];
     let mut producers = vec![None; graph.tensors.len()];
     for (position, layer) in graph.layers.iter().enumerate() {
@@ -27,7 +27,7 @@ pub(super) fn successors(graph: &Graph, layers: &[Prepared]) -> Vec<Option<usize
         let narrow = [*a, *b, layer.output].iter().all(|id| graph.tensor(*id).dtype == DType::I8);
         if let Some(first) = producer(own)
             && (a != b && alike && narrow && readers[own.index()] == 1)
-            && matches!(layers[first], Prepared::Conv(_) | Prepared::Product(_))
+            && matches!(layers[first], Constants::Conv(_) | Constants::Product(_))
         {
             successors[first] = Some(position);
         }

@@ -1,4 +1,4 @@
-//! What is computed once per layer: packed weights, pooling geometry, reduction order, decoded parameters.
+//! Data computed once per layer: packed weights, pooling geometry, reduction order, decoded parameters.
 
 use tpuflow_ir::{Arithmetic, DType, Epilogue, Graph, Layer, Op, Table, Tensor, TensorId, Window};
 use tpuflow_kernels::Values;
@@ -19,7 +19,7 @@ use crate::error::LayerError;
 
 /// A layer's constants in the form its kernel takes.
 #[derive(Clone, Debug)]
-pub(super) enum Prepared {
+pub(super) enum Constants {
     /// A convolution in groups.
     Conv(Conv),
     /// One filter per channel.
@@ -43,12 +43,12 @@ pub(super) enum Prepared {
     /// A reduction.
     Reduce(Reduction),
     /// Whatever computes in floats.
-    Float(float::Prepared),
+    Float(float::Constants),
     /// Nothing.
     Plain,
 }
 
-impl Prepared {
+impl Constants {
     /// Where the weights lie that are read once a run.
     pub(super) fn memory(&self) -> Vec<Addresses> {
         match self {
@@ -60,7 +60,7 @@ impl Prepared {
 }
 
 /// Constants the kernel reads as ordinary operands, beside activations.
-pub(super) fn reads(layer: &Layer, prepared: &Prepared) -> Vec<TensorId> {
+pub(super) fn reads(layer: &Layer, prepared: &Constants) -> Vec<TensorId> {
     match (&layer.op, prepared) {
         (
             Op::Conv { input, .. } | Op::Unary { input, .. } | Op::LayerNorm { input, .. } | Op::Softmax { input, .. },
@@ -68,7 +68,7 @@ pub(super) fn reads(layer: &Layer, prepared: &Prepared) -> Vec<TensorId> {
         ) => {
             vec![*input]
         }
-        (Op::MatMul { a, .. }, Prepared::Product(_)) => vec![*a],
+        (Op::MatMul { a, .. }, Constants::Product(_)) => vec![*a],
         (Op::MatMul { a, b, .. }, _) => vec![*a, *b],
         (op, _) => op.operands(),
     }
@@ -89,7 +89,7 @@ fn lookup(graph: &Graph, table: &Table, bits: u32) -> Lookup {
         .expect("the shape rule admits only tables")
 }
 
-/// What follows the sums; biases that do, too, are taken from `bias`.
+/// The epilogue of the sums; biases that follow them are taken from `bias`.
 fn epilogue(graph: &Graph, epilogue: &Epilogue, bias: &mut [i64]) -> epilogue::Epilogue {
     let table = epilogue.table.as_ref().map(|t| lookup(graph, t, 16));
     epilogue::Epilogue::new(epilogue.requant.clone(), table).with_first_shift(epilogue.first_shift, bias)
@@ -106,12 +106,12 @@ struct Convolution<'a> {
 }
 
 impl Convolution<'_> {
-    fn prepared(self) -> Prepared {
+    fn choose_kernel(self) -> Constants {
         let [o, _, _, channels] = image(self.w);
         if channels == 1 && o == self.groups { self.depthwise() } else { self.grouped() }
     }
 
-    fn depthwise(self) -> Prepared {
+    fn depthwise(self) -> Constants {
         let wide = self.x.dtype == DType::I16 || self.w.dtype == DType::I16;
         let (zero_w, zero_x) = (self.w.zero_point(), self.x.zero_point());
         let kernel = self.geometry.window.kernel;
@@ -120,10 +120,10 @@ impl Convolution<'_> {
             Values::I16(codes) => Depthwise::new(&codes, kernel, zero_w, wide, zero_x, self.bias, self.epilogue),
             other => unreachable!("the shape rule does not admit {} here", other.dtype().name()),
         };
-        Prepared::Depthwise { geometry: self.geometry, filters }
+        Constants::Depthwise { geometry: self.geometry, filters }
     }
 
-    fn grouped(self) -> Prepared {
+    fn grouped(self) -> Constants {
         let [o, kh, kw, channels] = image(self.w);
         let (k, columns) = (kh * kw * channels, o / self.groups);
         let codes = values(self.w);
@@ -140,14 +140,14 @@ impl Convolution<'_> {
                 (self.x.dtype == DType::I16, &self.bias[taken.clone()], self.epilogue.columns(taken));
             Linear::in_runs(&matrix, runs, wide, self.x.zero_point(), bias, out)
         };
-        Prepared::Conv(Conv::new(self.geometry, self.groups, self.x.zero_point(), group))
+        Constants::Conv(Conv::new(self.geometry, self.groups, self.x.zero_point(), group))
     }
 }
 
-pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Prepared, SimError> {
+pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Constants, SimError> {
     let tensor = |id: TensorId| graph.tensor(id);
     if let Some(prepared) = float::prepare(graph, layer) {
-        return Ok(Prepared::Float(prepared));
+        return Ok(Constants::Float(prepared));
     }
     let geometry = |id: TensorId, window: Window| {
         Geometry::new(image(tensor(id)), window).expect("the shape rule admits only windows that fit")
@@ -157,7 +157,7 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Prepared, SimError
             let mut bias = tensor(*bias).integers();
             let epilogue = epilogue(graph, out, &mut bias);
             let (x, w, groups) = (tensor(*input), tensor(*weights), *groups as usize);
-            Convolution { geometry: geometry(*input, *window), x, w, groups, bias, epilogue }.prepared()
+            Convolution { geometry: geometry(*input, *window), x, w, groups, bias, epilogue }.choose_kernel()
         }
         Op::MatMul { a, b, bias, epilogue: Arithmetic::Fixed(out) } => {
             let (a, b) = (tensor(*a), tensor(*b));
@@ -167,12 +167,12 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Prepared, SimError
             if b.constant.is_some() && b.shape.len() == 2 {
                 let matrix =
                     Matrix { codes: &values(b), start: 0, shape: [k, n], strides: [n, 1], zero_point: b.zero_point() };
-                Prepared::Product(Linear::new(&matrix, a.dtype == DType::I16, a.zero_point(), &bias, out))
+                Constants::Product(Linear::new(&matrix, a.dtype == DType::I16, a.zero_point(), &bias, out))
             } else {
-                Prepared::Dynamic { bias, epilogue: out }
+                Constants::Dynamic { bias, epilogue: out }
             }
         }
-        Op::MaxPool { input, window } => Prepared::Pool(geometry(*input, *window)),
+        Op::MaxPool { input, window } => Constants::Pool(geometry(*input, *window)),
         Op::AveragePool { input, window, count_include_pad, beyond, average: Arithmetic::Fixed(fixed) } => {
             let geometry = geometry(*input, *window);
             let average = Average {
@@ -188,21 +188,21 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Prepared, SimError
                 let reason = LayerError::Divisor { area, pixel };
                 return Err(SimError::Layer { layer: layer.name.clone(), reason });
             }
-            Prepared::Pool(geometry)
+            Constants::Pool(geometry)
         }
-        Op::Binary { a, b, .. } => Prepared::Binary(broadcast(&tensor(*a).shape, &tensor(*b).shape)),
+        Op::Binary { a, b, .. } => Constants::Binary(broadcast(&tensor(*a).shape, &tensor(*b).shape)),
         Op::Select { condition, a, b } => {
             let shapes = [*condition, *a, *b].map(|id| &tensor(id).shape);
             let result = shapes.into_iter().fold(Vec::new(), |all, shape| {
                 tpuflow_ir::shape::broadcast(&all, shape).expect("the shape rule admits only shapes that broadcast")
             });
-            Prepared::Select(shapes.map(|shape| broadcast(shape, &result)))
+            Constants::Select(shapes.map(|shape| broadcast(shape, &result)))
         }
         Op::Unary { input, function: Arithmetic::Fixed(table) } => {
-            Prepared::Table(lookup(graph, table, tensor(*input).dtype.bits()))
+            Constants::Table(lookup(graph, table, tensor(*input).dtype.bits()))
         }
-        Op::Softmax { input, mask, .. } => Prepared::Mask(full_mask(graph, *input, *mask)),
-        Op::LayerNorm { input, gamma, beta, center, norm: Arithmetic::Fixed(norm) } => Prepared::Norm(LayerNorm {
+        Op::Softmax { input, mask, .. } => Constants::Mask(full_mask(graph, *input, *mask)),
+        Op::LayerNorm { input, gamma, beta, center, norm: Arithmetic::Fixed(norm) } => Constants::Norm(LayerNorm {
             center: *center,
             input_zero_point: tensor(*input).zero_point(),
             epsilon: norm.epsilon,
@@ -212,8 +212,8 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Prepared, SimError
             beta: tensor(*beta).integers(),
             requant: norm.requant.clone(),
         }),
-        Op::Reduce { input, axes, .. } => Prepared::Reduce(Reduction::new(&tensor(*input).shape, axes)),
-        _ => Prepared::Plain,
+        Op::Reduce { input, axes, .. } => Constants::Reduce(Reduction::new(&tensor(*input).shape, axes)),
+        _ => Constants::Plain,
     })
 }
 

@@ -37,7 +37,7 @@ impl TensorPool {
     }
 
     /// Keeps the memory of a tensor.
-    pub(super) fn keep(&mut self, tensor: Values) {
+    pub(super) fn recycle(&mut self, tensor: Values) {
         self.tensors.push(tensor);
     }
 }
@@ -50,10 +50,10 @@ mod tests {
     fn the_smallest_that_fits_is_taken() {
         let mut free = TensorPool::default();
         for count in [100, 10, 50] {
-            free.keep(Values::I8(vec![1; count]));
+            free.recycle(Values::I8(vec![1; count]));
         }
-        free.keep(Values::I16(vec![1; 20]));
-        free.keep(Values::I8(vec![1; 99]).resized(50));
+        free.recycle(Values::I16(vec![1; 20]));
+        free.recycle(Values::I8(vec![1; 99]).resized(50));
         assert_eq!(free.take(DType::I8, 10).capacity(), 10);
         assert_eq!(TensorPool::default().take(DType::I8, 7), Values::zeros(DType::I8, 7));
         let taken = free.take(DType::I8, 20);

@@ -31,8 +31,8 @@ pub(super) struct Banks {
     conflicts: [[u64; Client::COUNT]; Client::COUNT],
 }
 
-/// What [`Banks::stretch`] found.
-pub(super) struct Granted {
+/// The result of [`Banks::stretch`].
+pub(super) struct StretchGrant {
     /// How many requests.
     pub(super) count: u64,
     /// First cycle without a request.
@@ -71,7 +71,7 @@ impl Banks {
     }
 
     /// Nobody asks about cycles before `cycle` any more.
-    pub(super) fn forget(&mut self, cycle: u64) {
+    pub(super) fn discard_before(&mut self, cycle: u64) {
         let keep = cycle / 64;
         for block in self.first_block..keep.min(self.first_block + BLOCKS) {
             let block = (block % BLOCKS) as usize;
@@ -92,12 +92,12 @@ impl Banks {
     }
 
     /// The cycles of `cycle`'s block in which somebody holds the bank.
-    pub(super) fn held(&self, cycle: u64, bank: usize) -> u64 {
+    pub(super) fn busy_mask(&self, cycle: u64, bank: usize) -> u64 {
         self.lines[(cycle / 64 % BLOCKS) as usize * self.count + bank][ANY]
     }
 
     /// Gives `client` the bank in the cycles `mask` of `cycle`'s block, in which nobody else holds or can want it.
-    pub(super) fn take(&mut self, cycle: u64, bank: usize, client: Client, mask: u64) {
+    pub(super) fn grant(&mut self, cycle: u64, bank: usize, client: Client, mask: u64) {
         self.used[(cycle / 64 % BLOCKS) as usize * self.groups + bank / 64] |= 1 << (bank % 64);
         let line = self.line(cycle, bank);
         line[client.index()] |= mask;
@@ -115,16 +115,16 @@ impl Banks {
     }
 
     /// Counts refusals of requests for a bank that the client itself holds.
-    pub(super) fn refuse_own(&mut self, client: Client, count: u64) {
+    pub(super) fn count_own_refusals(&mut self, client: Client, count: u64) {
         self.conflicts[client.index()][client.index()] += count;
     }
 
     /// Whether `client` gets the bank in `cycle`; a refusal is counted.
     pub(super) fn request(&mut self, cycle: u64, bank: usize, client: Client) -> bool {
         let bit = 1 << (cycle % 64);
-        let free = self.held(cycle, bank) & bit == 0;
+        let free = self.busy_mask(cycle, bank) & bit == 0;
         if free {
-            self.take(cycle, bank, client, bit);
+            self.grant(cycle, bank, client, bit);
         } else {
             self.refuse(cycle, bank, client, bit);
         }
@@ -140,15 +140,15 @@ impl Banks {
         client: Client,
         count: u64,
         mut seen: impl FnMut(u64, u64),
-    ) -> Granted {
+    ) -> StretchGrant {
         let (mut at, mut left) = (from, count);
         while left > 0 && at < limit {
             let block = at / 64 * 64;
             let room = (block + 64).min(limit) - at;
-            let (held, most) = (self.held(at, bank), room.min(left));
+            let (held, most) = (self.busy_mask(at, bank), room.min(left));
             let first = ones(most) << (at - block);
             if held & first == 0 {
-                self.take(at, bank, client, first);
+                self.grant(at, bank, client, first);
                 seen(at, most);
                 (left, at) = (left - most, at + most);
                 continue;
@@ -167,15 +167,15 @@ impl Banks {
                 seen(block + u64::from(start), length.into());
                 rest &= !(ones(length.into()) << start);
             }
-            self.take(at, bank, client, taken);
+            self.grant(at, bank, client, taken);
             left -= u64::from(taken.count_ones());
             at = next;
         }
-        Granted { count: count - left, next: at }
+        StretchGrant { count: count - left, next: at }
     }
 
     pub(super) fn into_counts(mut self) -> (Vec<u64>, [[u64; Client::COUNT]; Client::COUNT]) {
-        self.forget(u64::MAX);
+        self.discard_before(u64::MAX);
         (self.accesses, self.conflicts)
     }
 }

@@ -5,8 +5,8 @@
 
 use tpuflow_ir::Unit;
 
+use super::accounting::{Accounting, Tokens};
 use super::banks::Banks;
-use super::books::{Books, Tokens};
 use crate::counters::{Client, Stall};
 use crate::dma::{Run, Step, start, steps};
 use crate::error::SimError;
@@ -73,10 +73,15 @@ impl Dma {
     }
 
     /// Goes on as long as what is known allows, with requests before `limit`; returns before which cycle there are no more.
-    pub(super) fn advance(&mut self, books: &mut Books<'_>, banks: &mut Banks, limit: u64) -> Result<u64, SimError> {
+    pub(super) fn advance(
+        &mut self,
+        books: &mut Accounting<'_>,
+        banks: &mut Banks,
+        limit: u64,
+    ) -> Result<u64, SimError> {
         loop {
             let mut moved = self.step(0, books, banks, limit)?;
-            let first = self.quiet(0, books);
+            let first = self.quiet_until(0, books);
             moved |= self.step(1, books, banks, limit.min(first))?;
             moved |= self.grant(books);
             if !moved {
@@ -84,17 +89,17 @@ impl Dma {
             }
         }
         for index in 0..2 {
-            books.earliest[self.lines[index].unit.index()] = self.quiet(index, books);
+            books.earliest[self.lines[index].unit.index()] = self.quiet_until(index, books);
         }
-        Ok(self.quiet(0, books).min(self.quiet(1, books)))
+        Ok(self.quiet_until(0, books).min(self.quiet_until(1, books)))
     }
 
-    pub(super) fn done(&self) -> bool {
+    pub(super) fn is_finished(&self) -> bool {
         self.lines.iter().all(|line| matches!(line.state, State::Idle(_)) && line.queue.head().is_none())
     }
 
     /// Before which cycle a line neither asks for a bank nor finishes an instruction.
-    fn quiet(&self, index: usize, books: &Books<'_>) -> u64 {
+    fn quiet_until(&self, index: usize, books: &Accounting<'_>) -> u64 {
         let line = &self.lines[index];
         match line.state {
             State::Idle(from) => line.queue.head().map_or(u64::MAX, |head| match books.tokens(head) {
@@ -109,23 +114,23 @@ impl Dma {
             }
             State::Word { at, .. } => at,
             State::Moving { run, first, done, .. } => {
-                first + if done < run.words && run.first_word.is_some() { run.due(done) } else { run.cycles - 1 }
+                first + if done < run.words && run.first_word.is_some() { run.bank_cycle(done) } else { run.cycles - 1 }
             }
         }
     }
 
     /// Before which cycle a line that does not wait for a channel cannot begin to.
-    fn contends(&self, index: usize, books: &Books<'_>) -> u64 {
+    fn contends(&self, index: usize, books: &Accounting<'_>) -> u64 {
         match self.lines[index].state {
             State::Moving { run, first, .. } => first + run.cycles,
             State::Word { at, .. } => at + 1,
             State::Waiting(since, run) => since + run.cycles,
-            State::Idle(_) => self.quiet(index, books),
+            State::Idle(_) => self.quiet_until(index, books),
         }
     }
 
     /// Gives free channels to those who have certainly waited longest.
-    fn grant(&mut self, books: &mut Books<'_>) -> bool {
+    fn grant(&mut self, books: &mut Accounting<'_>) -> bool {
         let mut granted = false;
         for index in 0..2 {
             let State::Waiting(since, run) = self.lines[index].state else { continue };
@@ -160,17 +165,23 @@ impl Dma {
     }
 
     /// The line's requests before `limit`, and what follows from them without anybody else; whether there was anything.
-    fn step(&mut self, index: usize, books: &mut Books<'_>, banks: &mut Banks, limit: u64) -> Result<bool, SimError> {
+    fn step(
+        &mut self,
+        index: usize,
+        books: &mut Accounting<'_>,
+        banks: &mut Banks,
+        limit: u64,
+    ) -> Result<bool, SimError> {
         match self.lines[index].state {
             State::Idle(from) => self.begin(index, from, books),
             State::Waiting(..) => Ok(false),
-            State::Word { .. } => Ok(self.lines[index].ask(books, banks, limit)),
+            State::Word { .. } => Ok(self.lines[index].request_word(books, banks, limit)),
             State::Moving { .. } => Ok(self.transfer(index, books, banks, limit)),
         }
     }
 
     /// Takes up the line's next instruction, if its tokens are there; `from`: since when the line is idle.
-    fn begin(&mut self, index: usize, from: u64, books: &mut Books<'_>) -> Result<bool, SimError> {
+    fn begin(&mut self, index: usize, from: u64, books: &mut Accounting<'_>) -> Result<bool, SimError> {
         let line = &mut self.lines[index];
         let Some(head) = line.queue.head() else { return Ok(false) };
         let start = start(books.program, head);
@@ -188,12 +199,12 @@ impl Dma {
             _ => None,
         };
         line.steps = steps(books.program, head, indices.as_deref()).into_iter();
-        line.proceed(began + start, books);
+        line.begin_next_step(began + start, books);
         Ok(true)
     }
 
     /// Moves words of the run under way, bank by bank; whether anything came of it.
-    fn transfer(&mut self, index: usize, books: &mut Books<'_>, banks: &mut Banks, limit: u64) -> bool {
+    fn transfer(&mut self, index: usize, books: &mut Accounting<'_>, banks: &mut Banks, limit: u64) -> bool {
         let line = &mut self.lines[index];
         let client = line.client;
         let State::Moving { run, first, done, refused } = &mut line.state else { return false };
@@ -211,16 +222,16 @@ impl Dma {
                 let block = cycle / 64 * 64;
                 let together = if pace.is_sparse() { words - *done } else { 1 };
                 let (mask, count) = pace.mask(*first, (block, limit.min(block + 64)), together);
-                let held = banks.held(cycle, bank) & mask;
+                let held = banks.busy_mask(cycle, bank) & mask;
                 if held == 0 {
-                    banks.take(cycle, bank, client, mask);
+                    banks.grant(cycle, bank, client, mask);
                     *done += count;
                     pace.skip(count);
                     continue;
                 }
                 let clash = held & held.wrapping_neg();
                 let free = mask & (clash - 1);
-                banks.take(cycle, bank, client, free);
+                banks.grant(cycle, bank, client, free);
                 banks.refuse(cycle, bank, client, clash);
                 *done += u64::from(free.count_ones());
                 pace.skip(free.count_ones().into());
@@ -233,14 +244,14 @@ impl Dma {
         books.busy(line.instruction, run.cycles);
         self.channels[channel].user = None;
         self.channels[channel].free = end;
-        line.proceed(end, books);
+        line.begin_next_step(end, books);
         true
     }
 }
 
 impl Line {
     /// Asks for a word until it is granted or `limit`; whether a cycle went by.
-    fn ask(&mut self, books: &mut Books<'_>, banks: &mut Banks, limit: u64) -> bool {
+    fn request_word(&mut self, books: &mut Accounting<'_>, banks: &mut Banks, limit: u64) -> bool {
         let State::Word { word, at, refused } = &mut self.state else { return false };
         let (bank, before) = (banks.of(*word), *at);
         while *at < limit {
@@ -248,7 +259,7 @@ impl Line {
                 let (end, refused) = (*at + 1, *refused);
                 books.stall(self.unit, Stall::BankConflict, refused);
                 books.busy(self.instruction, 1);
-                self.proceed(end, books);
+                self.begin_next_step(end, books);
                 return true;
             }
             *at += 1;
@@ -258,7 +269,7 @@ impl Line {
     }
 
     /// The next step begins in `cycle`, or the instruction has finished in the cycle before.
-    fn proceed(&mut self, cycle: u64, books: &mut Books<'_>) {
+    fn begin_next_step(&mut self, cycle: u64, books: &mut Accounting<'_>) {
         self.state = match self.steps.next() {
             Some(Step::Run(run)) => State::Waiting(cycle, run),
             Some(Step::Word { word, .. }) => State::Word { word, at: cycle, refused: 0 },

@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
+use super::access_rate::every_nth_bit;
 use super::banks::{Banks, ones};
-use super::pace::comb;
 use crate::counters::Client;
 use crate::feeder::{Geometry, Words};
 
@@ -101,7 +101,7 @@ struct Rows {
 impl Rows {
     /// How many pixels from `pixel` on miss nothing, up to the end of the output row; if none, `missing` is what the first misses.
     fn next(&mut self, geometry: &Geometry, pixel: u32, missing: &mut Words) -> u32 {
-        let (column, left) = match self.under_way(geometry, pixel) {
+        let (column, left) = match self.rest_of_row(geometry, pixel) {
             Some(place) => place,
             None => return self.begin(geometry, pixel, missing),
         };
@@ -116,7 +116,7 @@ impl Rows {
                     missing.push(taps.next);
                     taps.pass(1, step);
                 }
-                None => taps.look(geometry, column, missing),
+                None => taps.add_missing_words(geometry, column, missing),
             }
         }
         0
@@ -130,7 +130,7 @@ impl Rows {
             if let Some(row) = taps.row {
                 let words = geometry.row_words(row);
                 (taps.next, taps.words) = (words.start, words.end);
-                taps.look(geometry, column, missing);
+                taps.add_missing_words(geometry, column, missing);
             }
         }
         self.column = Some(column + 1);
@@ -138,14 +138,20 @@ impl Rows {
     }
 
     /// Column of the next pixel, and how many from it on to the end of its row; `None` where a row begins.
-    fn under_way(&self, geometry: &Geometry, pixel: u32) -> Option<(u32, u32)> {
+    fn rest_of_row(&self, geometry: &Geometry, pixel: u32) -> Option<(u32, u32)> {
         let column = self.column.filter(|&column| column < geometry.width())?;
         Some((column, (geometry.width() - column).min(geometry.pixels() - pixel)))
     }
 
     /// Notes the requests of pixels from `column` on that enter in cycles `cursor .. end` of one block if nothing is refused, words
     /// coming every `step` columns. Returns the cycle before which that is so.
-    fn ask(&mut self, column: u32, step: u32, (cursor, mut end): (u64, u64), (banks, fetches): (&Banks, usize)) -> u64 {
+    fn request_words(
+        &mut self,
+        column: u32,
+        step: u32,
+        (cursor, mut end): (u64, u64),
+        (banks, fetches): (&Banks, usize),
+    ) -> u64 {
         let (block, step, many) = (cursor / 64 * 64, u64::from(step), self.taps.len() > fetches);
         for number in 0..self.taps.len() {
             let (others, rest) = self.taps.split_at_mut(number);
@@ -162,9 +168,9 @@ impl Rows {
             if here < all {
                 end = end.min(first + here * step);
             }
-            let mask = (comb(step) & ones((here.min(all).min(64) - 1) * step + 1)) << (first - block);
+            let mask = (every_nth_bit(step) & ones((here.min(all).min(64) - 1) * step + 1)) << (first - block);
             let others = others.iter().filter(|other| many || other.wanted.0 == bank);
-            let refused = mask & others.fold(banks.held(cursor, bank), |held, other| held | other.wanted.1);
+            let refused = mask & others.fold(banks.busy_mask(cursor, bank), |held, other| held | other.wanted.1);
             if refused != 0 {
                 end = end.min(block + u64::from(refused.trailing_zeros()));
                 if end == cursor {
@@ -179,7 +185,7 @@ impl Rows {
 
 impl Taps {
     /// Adds what the pixel at `column` misses.
-    fn look(&mut self, geometry: &Geometry, column: u32, missing: &mut Words) {
+    fn add_missing_words(&mut self, geometry: &Geometry, column: u32, missing: &mut Words) {
         let Some(row) = self.row else { return };
         if let Some((first, last)) = geometry.words_under(row, column, self.first, self.last) {
             for word in first.max(self.next)..=last {
@@ -205,7 +211,7 @@ enum Fetch {
 }
 
 #[derive(Debug)]
-pub(super) struct Feed {
+pub(super) struct OperandFeed {
     pub(super) job: u64,
     tile: usize,
     /// First cycle that has not been decided.
@@ -223,7 +229,7 @@ pub(super) struct Feed {
     pub(super) stalls: [u64; 2],
 }
 
-impl Feed {
+impl OperandFeed {
     pub(super) fn new(geometry: &Geometry, job: u64, tile: usize, at: u64, rows: u64) -> Self {
         let fetch = if geometry.is_single(tile) {
             Fetch::Single
@@ -237,7 +243,7 @@ impl Feed {
                 words: 0,
                 due: u32::MAX,
                 wanted: (0, 0),
-                end: geometry.columns_reached(first),
+                end: geometry.first_column_beyond(first),
             });
             Fetch::Rows(Rows { taps: taps.collect(), column: None, step: geometry.columns_of_word() })
         } else {
@@ -273,12 +279,12 @@ impl Feed {
                 self.run(geometry, entries, banks, limit)?;
                 continue;
             }
-            if self.glide(geometry, entries, banks, (fetches, limit)) {
+            if self.enter_run(geometry, entries, banks, (fetches, limit)) {
                 continue;
             }
-            let free = self.look_up(geometry);
+            let free = self.find_missing_words(geometry);
             if free > 0 {
-                self.enter(free, entries);
+                self.enter_pixels(free, entries);
                 continue;
             }
             while !self.missing.is_empty() && !self.fetch_undisturbed(banks, fetches, limit) {
@@ -287,14 +293,14 @@ impl Feed {
                 }
                 self.cycle(banks, fetches);
             }
-            self.enter(1, entries);
+            self.enter_pixels(1, entries);
         }
         Some(self.cursor.max(self.hold))
     }
 
     /// Lets pixels of a row enter, one a cycle, up to the first that is refused a word or the end of a block of cycles; whether
     /// there are any.
-    fn glide(
+    fn enter_run(
         &mut self,
         geometry: &Geometry,
         entries: &mut Entries,
@@ -305,31 +311,33 @@ impl Feed {
         if self.known || self.phases != 1 {
             return false;
         }
-        let (Some((column, left)), Some(step)) = (rows.under_way(geometry, self.next), rows.step) else { return false };
+        let (Some((column, left)), Some(step)) = (rows.rest_of_row(geometry, self.next), rows.step) else {
+            return false;
+        };
         let block = self.cursor / 64 * 64;
         let end = (block + 64).min(limit).min(self.cursor + u64::from(left));
         if end <= self.cursor {
             return false;
         }
-        let end = rows.ask(column, step, (self.cursor, end), (banks, fetches));
+        let end = rows.request_words(column, step, (self.cursor, end), (banks, fetches));
         if end == self.cursor {
             return false;
         }
         for taps in &mut rows.taps {
             let (bank, taken) = (taps.wanted.0, taps.wanted.1 & ones(end - block));
             if taken != 0 {
-                banks.take(self.cursor, bank, Client::Feeder, taken);
+                banks.grant(self.cursor, bank, Client::Feeder, taken);
                 taps.pass(taken.count_ones().into(), step);
             }
         }
         let count = (end - self.cursor) as u32;
         rows.column = Some(column + count);
-        self.enter(count, entries);
+        self.enter_pixels(count, entries);
         true
     }
 
     /// `count` pixels without missing words enter.
-    fn enter(&mut self, count: u32, entries: &mut Entries) {
+    fn enter_pixels(&mut self, count: u32, entries: &mut Entries) {
         if self.is_last {
             entries.push(self.next, self.cursor, count.into());
         }
@@ -347,12 +355,12 @@ impl Feed {
             return false;
         }
         let mask = ones(count) << within;
-        if banks.held(self.cursor, bank) & mask != 0 {
+        if banks.busy_mask(self.cursor, bank) & mask != 0 {
             return false;
         }
-        banks.take(self.cursor, bank, Client::Feeder, mask);
+        banks.grant(self.cursor, bank, Client::Feeder, mask);
         if fetches > 1 {
-            banks.refuse_own(Client::Feeder, count * (count - 1) / 2);
+            banks.count_own_refusals(Client::Feeder, count * (count - 1) / 2);
         }
         self.stalls[usize::from(fetches == 1)] += count - 1;
         self.cursor += count - 1;
@@ -369,7 +377,7 @@ impl Feed {
             if taken.len() < fetches {
                 let bank = banks.of(word);
                 if taken.contains(&bank) {
-                    banks.refuse_own(Client::Feeder, 1);
+                    banks.count_own_refusals(Client::Feeder, 1);
                 } else if banks.request(self.cursor, bank, Client::Feeder) {
                     taken.push(bank);
                     continue;
@@ -390,7 +398,7 @@ impl Feed {
     fn run(&mut self, geometry: &Geometry, entries: &mut Entries, banks: &mut Banks, limit: u64) -> Option<()> {
         let (count, words) = geometry.single_words(self.tile, self.next);
         let Some((word, step)) = words else {
-            self.enter(count, entries);
+            self.enter_pixels(count, entries);
             return Some(());
         };
         let bank = banks.of(word);
@@ -409,7 +417,7 @@ impl Feed {
     }
 
     /// Works out which words the next pixel misses; or how many pixels are known to miss none.
-    fn look_up(&mut self, geometry: &Geometry) -> u32 {
+    fn find_missing_words(&mut self, geometry: &Geometry) -> u32 {
         if std::mem::replace(&mut self.known, true) {
             return 0;
         }

@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 
 use tpuflow_ir::{Descriptor, Program, Unit, Work, timing};
 
+use super::accounting::{Accounting, Tokens};
 use super::banks::Banks;
-use super::books::{Books, Tokens};
-use super::feed::{Entries, Feed};
+use super::feed::{Entries, OperandFeed};
 use super::ports::{OutputRun, PortTile, output_runs};
 use crate::counters::{Client, Stall};
 use crate::feeder::Geometry;
@@ -73,7 +73,7 @@ pub(super) struct Matrix {
     /// Job and tile to load next.
     load: (u64, usize),
     register: Register,
-    feed: Option<Feed>,
+    feed: Option<OperandFeed>,
     /// Without a stream: from when on the array is free.
     free: u64,
     /// Instruction of the last stream.
@@ -119,15 +119,15 @@ impl Matrix {
         }
     }
 
-    pub(super) fn done(&self) -> bool {
+    pub(super) fn is_finished(&self) -> bool {
         self.jobs.is_empty() && self.issue.is_none() && self.queue.head().is_none()
     }
 
     /// Makes the requests of cycles before `limit`; returns before which cycle there are no more.
-    pub(super) fn advance(&mut self, books: &mut Books<'_>, banks: &mut Banks, limit: u64) -> u64 {
+    pub(super) fn advance(&mut self, books: &mut Accounting<'_>, banks: &mut Banks, limit: u64) -> u64 {
         loop {
             let mut moved = self.begin(books);
-            moved |= self.settle();
+            moved |= self.set_up_drained_array();
             moved |= self.start_load(books, banks);
             moved |= self.load(banks, limit);
             moved |= self.start_feed(books);
@@ -137,18 +137,18 @@ impl Matrix {
                 break;
             }
         }
-        let (fed, loaded) = self.quiet(books);
+        let (fed, loaded) = self.quiet_until(books);
         let written = if self.jobs.is_empty() { fed } else { self.writer };
         books.earliest[Unit::Me.index()] = match self.jobs.front() {
             Some(job) if job.entries.complete(job.geometry.pixels()) => self.writer,
             Some(_) => self.writer.max(fed.saturating_add(self.depth)),
             None => fed.saturating_add(self.depth),
         };
-        if self.done() { u64::MAX } else { fed.min(loaded).min(written) }
+        if self.is_finished() { u64::MAX } else { fed.min(loaded).min(written) }
     }
 
     /// Before which cycles feeder and weight port make no further requests.
-    fn quiet(&self, books: &Books<'_>) -> (u64, u64) {
+    fn quiet_until(&self, books: &Accounting<'_>) -> (u64, u64) {
         // When the next load can begin at the earliest.
         let next_load = |since: u64| match self.issue {
             _ if self.load.0 < self.entered => since,
@@ -174,7 +174,7 @@ impl Matrix {
     }
 
     /// Whether every instruction that has entered has finished before `cycle`, if that is known.
-    fn drained(&self, cycle: u64) -> Option<bool> {
+    fn drained_before(&self, cycle: u64) -> Option<bool> {
         if self.jobs.is_empty() {
             Some(self.last_finish.is_none_or(|finish| finish < cycle))
         } else {
@@ -183,14 +183,14 @@ impl Matrix {
     }
 
     /// Begins the next instruction if the issue stage is free; issuing to an idle unit takes longer.
-    fn begin(&mut self, books: &mut Books<'_>) -> bool {
+    fn begin(&mut self, books: &mut Accounting<'_>) -> bool {
         if self.issue.is_some() {
             return false;
         }
         let Some(head) = self.queue.head() else { return false };
         let Tokens::At(cycle) = books.tokens(head) else { return false };
         let began = cycle.max(self.stage);
-        let Some(idle) = self.drained(began) else { return false };
+        let Some(idle) = self.drained_before(began) else { return false };
         books.begin(head, began);
         self.queue.pop();
         let ready = began + if idle { self.issue_cold } else { self.issue_warm };
@@ -199,17 +199,17 @@ impl Matrix {
     }
 
     /// At the end of issue proper, a drained array is set up.
-    fn settle(&mut self) -> bool {
+    fn set_up_drained_array(&mut self) -> bool {
         let Some(issue) = self.issue.filter(|issue| !issue.settled) else { return false };
         let at = issue.ready.max(issue.began + 1);
-        let Some(idle) = self.drained(at) else { return false };
+        let Some(idle) = self.drained_before(at) else { return false };
         let ready = at.max(issue.ready + if idle { self.setup } else { 0 });
         self.issue = Some(Issue { settled: true, ready, ..issue });
         true
     }
 
     /// Takes the next tile in hand, and its instruction from the issue stage.
-    fn start_load(&mut self, books: &mut Books<'_>, banks: &Banks) -> bool {
+    fn start_load(&mut self, books: &mut Accounting<'_>, banks: &Banks) -> bool {
         let Register::Free(since) = self.register else { return false };
         let mut at = since;
         if self.load.0 == self.entered {
@@ -257,7 +257,7 @@ impl Matrix {
     }
 
     /// Streams the loaded tile once the array is free and, for the first tile of an instruction, its entries.
-    fn start_feed(&mut self, books: &mut Books<'_>) -> bool {
+    fn start_feed(&mut self, books: &mut Accounting<'_>) -> bool {
         let Register::Full(tile, from) = self.register else { return false };
         if self.feed.is_some() {
             return false;
@@ -289,13 +289,13 @@ impl Matrix {
             books.stall(Unit::Me, cause, end - cycle);
             cycle = end;
         }
-        self.feed = Some(Feed::new(&job.geometry, tile.job, tile.tile, at, self.rows));
+        self.feed = Some(OperandFeed::new(&job.geometry, tile.job, tile.tile, at, self.rows));
         self.register = Register::Free(at);
         true
     }
 
     /// Feeds pixels.
-    fn stream(&mut self, books: &mut Books<'_>, banks: &mut Banks, limit: u64) -> bool {
+    fn stream(&mut self, books: &mut Accounting<'_>, banks: &mut Banks, limit: u64) -> bool {
         let Some(feed) = &mut self.feed else { return false };
         let Some(oldest) = self.jobs.front().map(|job| job.number) else { return false };
         let job = &mut self.jobs[(feed.job - oldest) as usize];
@@ -315,8 +315,8 @@ impl Matrix {
     }
 
     /// The output pipe's requests, one a cycle, behind those of the others; stops when an instruction has finished.
-    fn write(&mut self, books: &mut Books<'_>, banks: &mut Banks, limit: u64) -> bool {
-        let (fed, loaded) = self.quiet(books);
+    fn write(&mut self, books: &mut Accounting<'_>, banks: &mut Banks, limit: u64) -> bool {
+        let (fed, loaded) = self.quiet_until(books);
         let limit = if self.blocked && self.feed.is_none() { limit } else { limit.min(fed).min(loaded) };
         let before = self.writer;
         while let Some(job) = self.jobs.front_mut() {
@@ -358,8 +358,8 @@ impl Matrix {
     }
 
     /// Books what is left once the last instruction has finished: empty slots behind it do not count.
-    fn end(&self, end: u64, books: &mut Books<'_>) {
-        if !self.done() {
+    fn end(&self, end: u64, books: &mut Accounting<'_>) {
+        if !self.is_finished() {
             return;
         }
         if self.free > end {

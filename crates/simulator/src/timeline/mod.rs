@@ -17,23 +17,23 @@
 //! [`crate::machine`] steps through every cycle instead and is the definition; both give the same run. Whatever goes wrong is
 //! left to it to report.
 
+pub(crate) mod access_rate;
+mod accounting;
 mod banks;
-mod books;
 mod dma;
 mod feed;
 mod matrix;
-pub(crate) mod pace;
 mod ports;
 mod stream;
 
 use tpuflow_ir::{Program, Unit};
 
+use crate::checked_program::{CheckedProgram, Time, time_depends_on_values};
 use crate::error::SimError;
 use crate::run::{Run, layer_runs};
-use crate::sound::{Sound, Time, time_depends_on_values};
 use crate::values::Executor;
+use accounting::Accounting;
 use banks::Banks;
-use books::Books;
 use dma::Dma;
 use matrix::Matrix;
 use stream::Stream;
@@ -46,18 +46,18 @@ pub(crate) fn run(
     program: &Program,
     executor: Option<Executor<&Program>>,
     trace: bool,
-    sound: &Sound,
+    sound: &CheckedProgram,
 ) -> Result<Option<Run>, SimError> {
     if !sound.ends {
         return Ok(None);
     }
-    let mut books = Books::new(program, executor, trace);
+    let mut books = Accounting::new(program, executor, trace);
     let mut banks = Banks::new(&program.machine, program.machine.control.start);
     let mut dma = Dma::new(program);
     let mut matrix = Matrix::new(program);
     let mut streams: Vec<Stream> = Unit::streaming(&program.machine).map(|unit| Stream::new(program, unit)).collect();
     let mut known = [0; Unit::COUNT];
-    while !(dma.done() && matrix.done() && streams.iter().all(Stream::done)) {
+    while !(dma.is_finished() && matrix.is_finished() && streams.iter().all(Stream::is_finished)) {
         let before = known;
         let horizon = banks.horizon();
         known[0] = dma.advance(&mut books, &mut banks, horizon)?;
@@ -70,7 +70,7 @@ pub(crate) fn run(
         if known == before {
             return Ok(None);
         }
-        banks.forget(least);
+        banks.discard_before(least);
     }
     if (0..program.instructions.len()).any(|position| books.is_early(position, &sound.needs[position])) {
         return Ok(None);

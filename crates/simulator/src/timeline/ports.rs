@@ -55,7 +55,7 @@ pub(super) struct OutputRun {
     pub(super) count: u64,
 }
 
-/// What the output pipe writes, in order.
+/// The writes of the output pipe, in order.
 pub(super) fn output_runs(geometry: &Geometry, banks: &Banks) -> Vec<OutputRun> {
     let mut runs: Vec<OutputRun> = Vec::new();
     let mut push = |pixel: u32, bank: usize, count: u64| {

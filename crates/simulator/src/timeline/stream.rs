@@ -1,7 +1,7 @@
 //! The elementwise and the pooling unit (see [`crate::stream`] for what they do).
 //!
-//! What falls due in up to 64 cycles is asked for at once, up to the first refusal; after one, a unit's clock stands still until
-//! the bank is free.
+//! Accesses that fall due in up to 64 cycles are asked for at once, up to the first refusal; after one, a unit's clock
+//! stands still until the bank is free.
 
 use std::collections::VecDeque;
 
@@ -9,13 +9,13 @@ use smallvec::SmallVec;
 use tpuflow_ir::isa::StartUp;
 use tpuflow_ir::{Program, Unit};
 
+use super::access_rate::AccessRate;
+use super::accounting::{Accounting, Tokens};
 use super::banks::{Banks, ones};
-use super::books::{Books, Tokens};
-use super::pace::Pace;
+use crate::access_pattern::{Piece, SpreadAccesses, access_patterns};
 use crate::counters::{Client, Stall};
 use crate::queue::Queue;
 use crate::run::Phase;
-use crate::walk::{Piece, Walk, walks};
 
 /// Cycles with accesses and without refusals after which several are tried at once.
 const CALM: u32 = 4;
@@ -32,10 +32,10 @@ struct Issue {
 #[derive(Clone, Copy, Debug)]
 struct Cursor {
     /// Unit time, counted from `Accesses::begin`.
-    due: Pace,
+    due: AccessRate,
     left: u64,
     /// Place in the list of words, and its bank; the places before `until` lie in the same one.
-    place: Pace,
+    place: AccessRate,
     until: u64,
     bank: usize,
     /// Piece of the place, and words in the pieces before it.
@@ -49,12 +49,12 @@ impl Cursor {
         self.place.advance();
         self.due.advance();
         if self.place.at() >= self.until && self.left > 0 {
-            self.settle(pieces, banks);
+            self.locate(pieces, banks);
         }
     }
 
     /// Finds piece and bank of the place.
-    fn settle(&mut self, pieces: &[Piece], banks: &Banks) {
+    fn locate(&mut self, pieces: &[Piece], banks: &Banks) {
         let place = self.place.at();
         while place >= self.before + pieces[self.piece].len() {
             self.before += pieces[self.piece].len();
@@ -68,13 +68,13 @@ impl Cursor {
     /// Goes on over the accesses of one bank that fall due in a block's cycles before `end`, at most one in each; those cycles as
     /// bits. Unit time 0 is cycle `origin`.
     fn run(&mut self, origin: u64, block: (u64, u64), pieces: &[Piece], banks: &Banks) -> u64 {
-        let together = if self.due.is_sparse() { self.left.min(self.place.before(self.until)) } else { 1 };
+        let together = if self.due.is_sparse() { self.left.min(self.place.count_before(self.until)) } else { 1 };
         let (mask, count) = self.due.mask(origin, block, together);
         self.left -= count;
         self.place.skip(count);
         self.due.skip(count);
         if self.place.at() >= self.until && self.left > 0 {
-            self.settle(pieces, banks);
+            self.locate(pieces, banks);
         }
         mask
     }
@@ -90,18 +90,18 @@ struct Accesses {
 }
 
 impl Accesses {
-    fn new(walk: Walk, begin: u64, (cycles, offset): (u64, u64), banks: &Banks) -> Self {
+    fn new(walk: SpreadAccesses, begin: u64, (cycles, offset): (u64, u64), banks: &Banks) -> Self {
         let (pieces, words, accesses) = walk.into_parts();
-        let (place, due) = (Pace::new(words, accesses, 0, 0), Pace::new(cycles, accesses, offset, 0));
+        let (place, due) = (AccessRate::new(words, accesses, 0, 0), AccessRate::new(cycles, accesses, offset, 0));
         let mut cursor = Cursor { due, left: accesses, place, until: 0, bank: 0, piece: 0, before: 0 };
         if accesses > 0 {
-            cursor.settle(&pieces, banks);
+            cursor.locate(&pieces, banks);
         }
         Self { pieces, begin, cursor }
     }
 
     /// Unit time of the next; the end of time when there is none.
-    fn due(&self) -> u64 {
+    fn next_cycle(&self) -> u64 {
         if self.cursor.left > 0 { self.begin + self.cursor.due.at() } else { u64::MAX }
     }
 
@@ -109,15 +109,15 @@ impl Accesses {
         self.cursor.advance(&self.pieces, banks);
     }
 
-    /// What it wants in the cycles of a window, if it is refused nothing. The window is cut where it is. `stream`: see [`Asked`].
-    fn ask(&self, stream: (usize, usize), window: &mut Window, banks: &Banks) {
-        if self.due().saturating_add(window.stood) >= window.end {
+    /// Its requests in the cycles of a window, if none is refused. The window is cut where it is. `stream`: see [`StreamRequest`].
+    fn request_window(&self, stream: (usize, usize), window: &mut Window, banks: &Banks) {
+        if self.next_cycle().saturating_add(window.stood) >= window.end {
             return;
         }
         let mut cursor = self.cursor;
         let mut asked: Option<(usize, u64)> = None;
         let end = window.end;
-        while let Some((bank, mask)) = self.take(&mut cursor, window, banks) {
+        while let Some((bank, mask)) = self.accesses_in_window(&mut cursor, window, banks) {
             match &mut asked {
                 Some((same, own)) if *same == bank => {
                     let twice = *own & mask;
@@ -129,19 +129,19 @@ impl Accesses {
                 }
                 _ => {
                     if let Some(asked) = asked.replace((bank, mask)) {
-                        window.want(asked, banks);
+                        window.add_request(asked, banks);
                     }
                 }
             }
         }
         if let Some(asked) = asked {
-            window.want(asked, banks);
+            window.add_request(asked, banks);
         }
-        window.asked.push(Asked { stream, cursor, end });
+        window.asked.push(StreamRequest { stream, cursor, end });
     }
 
     /// The next accesses of one bank in the cycles of a window, a bit each.
-    fn take(&self, cursor: &mut Cursor, window: &Window, banks: &Banks) -> Option<(usize, u64)> {
+    fn accesses_in_window(&self, cursor: &mut Cursor, window: &Window, banks: &Banks) -> Option<(usize, u64)> {
         let (bank, origin) = (cursor.bank, self.begin + window.stood);
         let any = cursor.left > 0 && origin + cursor.due.at() < window.end;
         any.then(|| (bank, cursor.run(origin, (window.block(), window.end), &self.pieces, banks)))
@@ -158,12 +158,12 @@ struct Window {
     /// Banks and the cycles in which they are wanted.
     wants: SmallVec<[(usize, u64); 8]>,
     /// The streams that want something.
-    asked: SmallVec<[Asked; 8]>,
+    asked: SmallVec<[StreamRequest; 8]>,
 }
 
 /// A stream that wants something in a window.
 #[derive(Debug)]
-struct Asked {
+struct StreamRequest {
     /// Its job, and its number there.
     stream: (usize, usize),
     /// Where it stands in cycle `end`, the window's end when it was asked.
@@ -177,9 +177,9 @@ impl Window {
         self.start / 64 * 64
     }
 
-    fn want(&mut self, (bank, mask): (usize, u64), banks: &Banks) {
+    fn add_request(&mut self, (bank, mask): (usize, u64), banks: &Banks) {
         let own = self.wants.iter().filter(|want| want.0 == bank).fold(0, |sum, want| sum | want.1);
-        let refused = mask & (banks.held(self.start, bank) | own);
+        let refused = mask & (banks.busy_mask(self.start, bank) | own);
         if refused != 0 {
             self.end = self.end.min(self.block() + u64::from(refused.trailing_zeros()));
         }
@@ -247,12 +247,12 @@ impl Stream {
         }
     }
 
-    pub(super) fn done(&self) -> bool {
+    pub(super) fn is_finished(&self) -> bool {
         self.jobs.is_empty() && self.issue.is_none() && self.queue.head().is_none()
     }
 
     /// Makes the requests of cycles before `limit`; returns before which cycle there are no more.
-    pub(super) fn advance(&mut self, books: &mut Books<'_>, banks: &mut Banks, limit: u64) -> u64 {
+    pub(super) fn advance(&mut self, books: &mut Accounting<'_>, banks: &mut Banks, limit: u64) -> u64 {
         let end = loop {
             let mut bound = limit;
             if self.issue.is_none()
@@ -269,7 +269,7 @@ impl Stream {
                 }
             }
             let dispatch = self.issue.map_or(u64::MAX, |issue| issue.ready.max(self.free + self.stood));
-            let next = self.jobs.iter().flat_map(|job| &job.streams).map(Accesses::due).min();
+            let next = self.jobs.iter().flat_map(|job| &job.streams).map(Accesses::next_cycle).min();
             let access = next.unwrap_or(u64::MAX).saturating_add(self.stood);
             let finish = self.jobs.front().map_or(u64::MAX, |job| job.last(self.latency) + self.stood);
             let cycle = dispatch.min(access).min(finish);
@@ -292,10 +292,12 @@ impl Stream {
     }
 
     /// Moves the instruction of the issue stage on.
-    fn dispatch(&mut self, cycle: u64, books: &mut Books<'_>, banks: &Banks) {
+    fn dispatch(&mut self, cycle: u64, books: &mut Accounting<'_>, banks: &Banks) {
         let Some(issue) = self.issue.take() else { return };
         let program = books.program;
-        let Some((cycles, reads, writes)) = walks(program, &program.instructions[issue.instruction]) else { return };
+        let Some((cycles, reads, writes)) = access_patterns(program, &program.instructions[issue.instruction]) else {
+            return;
+        };
         self.book_idle(issue.began, cycle, Stall::Issue, books);
         books.record(issue.instruction, Phase::Issue, issue.began, cycle);
         books.busy(issue.instruction, cycles);
@@ -310,7 +312,7 @@ impl Stream {
     }
 
     /// Books the cycles since the last reads were over: up to `turn` the unit waits for tokens, then for `cause`.
-    fn book_idle(&mut self, turn: u64, end: u64, cause: Stall, books: &mut Books<'_>) {
+    fn book_idle(&mut self, turn: u64, end: u64, cause: Stall, books: &mut Accounting<'_>) {
         let from = self.free + self.stood - self.idle_refused.len() as u64;
         let from = if self.free == 0 { turn } else { from };
         let turn = turn.clamp(from, end);
@@ -324,7 +326,7 @@ impl Stream {
 
     /// Makes accesses of the cycles `cycle .. limit`: those before the first refusal; where that comes at once, one by one for
     /// as long as refusals are frequent.
-    fn access(&mut self, (cycle, limit): (u64, u64), books: &mut Books<'_>, banks: &mut Banks) {
+    fn access(&mut self, (cycle, limit): (u64, u64), books: &mut Accounting<'_>, banks: &mut Banks) {
         if self.is_calm && self.access_freely(cycle, limit.min(cycle / 64 * 64 + 64), banks) > cycle {
             return;
         }
@@ -337,7 +339,7 @@ impl Stream {
         let mut window = Window { start: cycle, end, stood: self.stood, wants, asked };
         for (number, job) in self.jobs.iter().enumerate() {
             for (own, stream) in job.streams.iter().enumerate() {
-                stream.ask((number, own), &mut window, banks);
+                stream.request_window((number, own), &mut window, banks);
                 if window.end == cycle {
                     return cycle;
                 }
@@ -345,7 +347,7 @@ impl Stream {
         }
         let done = ones(window.end - window.block());
         for &(bank, mask) in &window.wants {
-            banks.take(cycle, bank, self.client, mask & done);
+            banks.grant(cycle, bank, self.client, mask & done);
         }
         for asked in &window.asked {
             let stream = &mut self.jobs[asked.stream.0].streams[asked.stream.1];
@@ -354,17 +356,22 @@ impl Stream {
                 continue;
             }
             let mut cursor = stream.cursor;
-            while stream.take(&mut cursor, &window, banks).is_some() {}
+            while stream.accesses_in_window(&mut cursor, &window, banks).is_some() {}
             stream.cursor = cursor;
         }
         window.end
     }
 
     /// Makes the accesses of `cycle .. limit` cycle by cycle until some in a row have seen no refusal; whether they have.
-    fn access_one_by_one(&mut self, (mut cycle, limit): (u64, u64), books: &mut Books<'_>, banks: &mut Banks) -> bool {
+    fn access_one_by_one(
+        &mut self,
+        (mut cycle, limit): (u64, u64),
+        books: &mut Accounting<'_>,
+        banks: &mut Banks,
+    ) -> bool {
         let mut calm = 0;
         let mut waiting: SmallVec<[usize; 8]> = SmallVec::new();
-        let streams = self.jobs.iter_mut().flat_map(|job| &mut job.streams).map(|stream| (stream.due(), stream));
+        let streams = self.jobs.iter_mut().flat_map(|job| &mut job.streams).map(|stream| (stream.next_cycle(), stream));
         let mut streams: SmallVec<[(u64, &mut Accesses); 8]> = streams.filter(|(due, _)| *due < u64::MAX).collect();
         while cycle < limit {
             let (time, mut next) = (cycle - self.stood, u64::MAX);
@@ -376,7 +383,7 @@ impl Stream {
                         break;
                     }
                     stream.advance(banks);
-                    *due = stream.due();
+                    *due = stream.next_cycle();
                 }
                 next = next.min(*due);
             }
@@ -390,7 +397,7 @@ impl Stream {
             }
             // Nothing changes before a bank is free that somebody waits for.
             let room = limit.min(cycle / 64 * 64 + 64) - cycle - 1;
-            let runs = waiting.iter().map(|&bank| (banks.held(cycle, bank) >> (cycle % 64) >> 1).trailing_ones());
+            let runs = waiting.iter().map(|&bank| (banks.busy_mask(cycle, bank) >> (cycle % 64) >> 1).trailing_ones());
             let held = runs.min().map_or(0, u64::from).min(room);
             if held > 0 {
                 for &bank in &waiting {
@@ -409,13 +416,13 @@ impl Stream {
     }
 
     /// The oldest instruction does its last work in `cycle`.
-    fn finish(&mut self, cycle: u64, books: &mut Books<'_>) {
+    fn finish(&mut self, cycle: u64, books: &mut Accounting<'_>) {
         let Some(job) = self.jobs.pop_front() else { return };
         books.finish(job.instruction, cycle);
         let drain = (cycle + 1 - self.latency.min(cycle)).max(job.started);
         books.record(job.instruction, Phase::Execute, job.started, drain);
         books.record(job.instruction, Phase::Drain, drain, cycle + 1);
-        if self.done() {
+        if self.is_finished() {
             self.book_idle(0, cycle + 1, Stall::UnitBusy, books);
         }
     }

@@ -1,4 +1,4 @@
-//! What follows the sums of an instruction's channels, decoded from the EWP cache.
+//! The epilogue of an instruction's channels, decoded from the EWP cache.
 
 use tpuflow_ir::isa::{ChannelParameters, Codes, TableShape};
 use tpuflow_ir::{Requant, Space};

@@ -62,7 +62,7 @@ macro_rules! float {
 }
 
 /// The bytes of what `compute` puts into `count` elements of a float type.
-fn stored<Y: StoredFloat>(count: usize, compute: impl FnOnce(&mut [Y])) -> Vec<u8> {
+fn float_bytes<Y: StoredFloat>(count: usize, compute: impl FnOnce(&mut [Y])) -> Vec<u8> {
     let mut elements = vec![Y::default(); count];
     compute(&mut elements);
     let mut bytes = Vec::with_capacity(count * Y::DTYPE.bytes());
@@ -82,7 +82,7 @@ fn singles(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }
 
-/// What all rows of a float operator share.
+/// The parameters that all rows of a float operator share.
 struct FloatRows {
     finisher: Finisher,
     slopes: Vec<f32>,
@@ -103,7 +103,7 @@ impl Memories {
         let (columns, k) = (m.columns as usize, (d.window.kernel[0] * d.window.kernel[1] * d.group_in) as usize);
         let mut rows = Vec::new();
         self.taps::<f32>(m, d, &channels, 0.0, &mut rows)?;
-        self.settle_weights(m, d);
+        self.copy_deferred_weights(m, d);
         let mut weights = Vec::with_capacity(k * columns);
         for row in 0..k as u64 {
             let at = m.weights.address + row * u64::from(m.weights.row_bytes);
@@ -115,7 +115,7 @@ impl Memories {
         let mut results = vec![0; m.pixels as usize * columns * size];
         if array == ArrayModel::Register {
             let sums = super::register::float_sums(m, d, &weights, &rows, &channels, machine)?;
-            let results = float!(m.output.dtype, Y => stored::<Y>(sums.len(), |y| {
+            let results = float!(m.output.dtype, Y => float_bytes::<Y>(sums.len(), |y| {
                 for (sums, y) in sums.chunks_exact(columns).zip(y.chunks_exact_mut(columns)) {
                     let sums: Vec<f32> = sums.iter().zip(&bias).map(|(sum, bias)| sum + bias).collect();
                     finisher.apply(&sums, y);
@@ -136,7 +136,7 @@ impl Memories {
             };
             let right = linear::Matrix { elements: &weights[first..], shape: [k, last - first], strides: [columns, 1] };
             let linear = Linear::new(&right, &bias[first..last], finisher.clone());
-            let bytes = float!(m.output.dtype, Y => stored::<Y>(m.pixels as usize * (last - first), |y| {
+            let bytes = float!(m.output.dtype, Y => float_bytes::<Y>(m.pixels as usize * (last - first), |y| {
                 linear::multiply(&linear, taken, y);
             }));
             let width = (last - first) * size;
@@ -159,7 +159,7 @@ impl Memories {
         for (pixel, row) in (m.first_pixel..).zip(results.chunks_exact(m.columns as usize * size)) {
             let at = m.output.pixel_address(pixel / m.output.width, pixel % m.output.width, self.word);
             let place = [pixel / m.output.width, pixel % m.output.width, m.first_column];
-            self.non_finite.look(m.output.dtype, row, place, m.columns);
+            self.non_finite.count_pixels(m.output.dtype, row, place, m.columns);
             self.cache.write(at + u64::from(m.output_channel) * size as u64, row);
         }
         Ok(())
@@ -188,9 +188,9 @@ impl Memories {
             let rows = from - image * height..to + 1 - image * height;
             let slab = self.slab::<f32>(&p.input, &d.window, p.output.width, image, rows)?;
             let (geometry, x) = (&slab.geometry, &slab.lines[..]);
-            let bytes = float!(p.output.dtype, Y => stored::<Y>(geometry.pixels() * channels, |y| match &d.kind {
+            let bytes = float!(p.output.dtype, Y => float_bytes::<Y>(geometry.pixels() * channels, |y| match &d.kind {
                 PoolKind::FloatAverage { count_include_pad, beyond, output } => {
-                    let beyond = slab.beyond(p, &d.window, *beyond);
+                    let beyond = slab.uncounted_cells(p, &d.window, *beyond);
                     window::average_pool(geometry, *count_include_pad, beyond, &finisher(output), x, y);
                 }
                 PoolKind::Max => window::max_pool(geometry, x, y),
@@ -237,7 +237,7 @@ impl Memories {
             results = self.whole::<f32>(earlier)?;
         }
         reduce::run(&Reduction::new(&shape, axes), *kind, &x, &mut results, v.inputs.len() > 1);
-        let bytes = float!(v.output.dtype, Y => stored::<Y>(results.len(), |y| {
+        let bytes = float!(v.output.dtype, Y => float_bytes::<Y>(results.len(), |y| {
             if *partial {
                 results.iter().zip(y).for_each(|(result, y)| *y = Y::nearest_single(*result));
             } else {
@@ -247,7 +247,7 @@ impl Memories {
         self.store_rows(v, &bytes)
     }
 
-    /// What all rows of an operator share: its parameters, read once.
+    /// The parameters that all rows of an operator share, read once.
     fn float_rows(&self, v: &Vector, function: &FloatFunction, output: &FloatOutput) -> Result<FloatRows, Fault> {
         let channels = v.output.channels as usize;
         let mut rows = FloatRows { finisher: finisher(output), slopes: Vec::new(), norm: None };
@@ -277,9 +277,9 @@ impl Memories {
         let channels = v.output.channels as usize;
         let length = v.output.width as usize * channels;
         let operand = |n: usize| self.broadcast::<f32>(&v.inputs[n], &v.output, row);
-        let finished = |x: &[f32]| float!(v.output.dtype, Y => stored::<Y>(length, |y| finisher.apply(x, y)));
+        let finished = |x: &[f32]| float!(v.output.dtype, Y => float_bytes::<Y>(length, |y| finisher.apply(x, y)));
         Ok(match function {
-            FloatFunction::Constant(number) => filled(*number, v.output.dtype, length),
+            FloatFunction::Constant(number) => constant_bytes(*number, v.output.dtype, length),
             FloatFunction::Binary(kind) if kind.compares() => {
                 let (a, b) = (operand(0)?, operand(1)?);
                 a.iter().zip(&b).map(|(&a, &b)| u8::from(elementwise::holds(*kind, a, b))).collect()
@@ -290,11 +290,11 @@ impl Memories {
                     Some(view) => self.broadcast::<i8>(view, &v.output, row)?,
                     None => Vec::new(),
                 };
-                float!(v.output.dtype, Y => stored::<Y>(length, |y| rows::softmax(channels, finisher, &x, &mask, y)))
+                float!(v.output.dtype, Y => float_bytes::<Y>(length, |y| rows::softmax(channels, finisher, &x, &mask, y)))
             }
             FloatFunction::LayerNorm { .. } => {
                 let x = operand(0)?;
-                float!(v.output.dtype, Y => stored::<Y>(length, |y| {
+                float!(v.output.dtype, Y => float_bytes::<Y>(length, |y| {
                     if let Some(norm) = norm {
                         norm.rows(&x, y);
                     }
@@ -302,11 +302,11 @@ impl Memories {
             }
             FloatFunction::PRelu { .. } => {
                 let x = operand(0)?;
-                float!(v.output.dtype, Y => stored::<Y>(length, |y| elementwise::p_relu(slopes, finisher, &x, y)))
+                float!(v.output.dtype, Y => float_bytes::<Y>(length, |y| elementwise::p_relu(slopes, finisher, &x, y)))
             }
             FloatFunction::Binary(kind) => {
                 let (a, b) = (operand(0)?, operand(1)?);
-                let x: Vec<f32> = a.iter().zip(&b).map(|(&a, &b)| elementwise::combined(*kind, a, b)).collect();
+                let x: Vec<f32> = a.iter().zip(&b).map(|(&a, &b)| elementwise::combine(*kind, a, b)).collect();
                 finished(&x)
             }
             FloatFunction::Dequantize { zero_point, scale } => {
@@ -355,7 +355,9 @@ impl Memories {
         let shape = [1, 2, input.width as usize, input.channels as usize];
         let tap = [LinearTap { first: 0, second: 1, weight: tap.weight }];
         let count = v.output.width as usize * v.output.channels as usize;
-        Ok(float!(v.output.dtype, Y => stored::<Y>(count, |y| window::resize_linear(shape, &tap, columns, &lines, y))))
+        Ok(
+            float!(v.output.dtype, Y => float_bytes::<Y>(count, |y| window::resize_linear(shape, &tap, columns, &lines, y))),
+        )
     }
 
     /// `condition ? a : b` on elements of any type.
@@ -382,6 +384,6 @@ impl Memories {
     }
 }
 
-fn filled(number: Real, dtype: DType, count: usize) -> Vec<u8> {
-    float!(dtype, Y => stored::<Y>(count, |y| y.fill(Y::nearest(number.get()))))
+fn constant_bytes(number: Real, dtype: DType, count: usize) -> Vec<u8> {
+    float!(dtype, Y => float_bytes::<Y>(count, |y| y.fill(Y::nearest(number.get()))))
 }

@@ -4,10 +4,10 @@ use tpuflow_ir::isa::{FloatFunction, Vector, VectorOp};
 use tpuflow_ir::op::{LinearTap, ReduceKind};
 use tpuflow_ir::{DType, View};
 
-/// What must hold of an elementwise instruction whatever its operands hold.
+/// Checks an elementwise instruction without regard to the values of its operands.
 ///
 /// # Errors
-/// What does not.
+/// The condition that does not hold.
 pub(crate) fn check(v: &Vector, op: &VectorOp) -> Result<(), &'static str> {
     let operands = match op {
         VectorOp::Fill { .. } | VectorOp::Float { function: FloatFunction::Constant(_), .. } => 0..=0,

@@ -41,7 +41,7 @@ pub(super) struct Tile {
 
 /// A tile with everything that depends on its bytes alone.
 #[derive(Debug)]
-pub(super) struct Packed {
+pub(super) struct PackedTile {
     /// For what it was made.
     descriptor: MatrixDescriptor,
     input: DType,
@@ -58,7 +58,7 @@ pub(super) struct Packed {
     conv: OnceLock<Conv>,
 }
 
-/// What names a tile: layer, descriptor, places of weights and parameters, first column and columns.
+/// The key of a tile: layer, descriptor, places of weights and parameters, first column and columns.
 pub(super) type Place = (LayerId, DescriptorId, u64, u32, u32, u32);
 
 /// Bytes of weights whose tiles are kept; a tile takes about three times its weights.
@@ -117,7 +117,7 @@ impl Tile {
     }
 
     /// Codes of a group that might overflow: exact sums, clamped to the accumulator; returns how many had to be.
-    fn checked<X: Element, Y: Element>(
+    fn exact_codes<X: Element, Y: Element>(
         &self,
         columns: &std::ops::Range<usize>,
         rows: &[X],
@@ -177,13 +177,13 @@ impl Memories {
     ) -> Result<u64, Fault> {
         let channels = group_channels(m, d);
         let zero = X::narrow(d.input_zero.clamp(X::MIN.widen(), -(X::MIN.widen() + 1)));
-        let packed = self.packed(layer, m, d)?;
+        let packed = self.packed_tile(layer, m, d)?;
         let columns = m.columns as usize;
-        let mut buffer = self.buffers.take_of::<Y>(m.pixels as usize * columns);
+        let mut buffer = self.buffers.take_with_length::<Y>(m.pixels as usize * columns);
         let results = &mut buffer[..m.pixels as usize * columns];
         if array == ArrayModel::Closed && self.in_place::<X, Y>(m, d, &channels, zero, &packed, results) {
             self.scatter(m, results);
-            self.buffers.give(buffer);
+            self.buffers.put_back(buffer);
             return Ok(0);
         }
         let rows = self.gather::<X>(m, d, &channels, zero)?;
@@ -194,7 +194,7 @@ impl Memories {
                 linear::multiply(linear, rows, codes);
                 0
             }
-            None => tile.checked(&group.columns, rows, &epilogue.columns(group.columns.clone()), codes),
+            None => tile.exact_codes(&group.columns, rows, &epilogue.columns(group.columns.clone()), codes),
         };
         if let [group] = &packed.groups[..] {
             overflows += compute(0, group, &rows, results);
@@ -213,8 +213,8 @@ impl Memories {
             let results = Y::values(results.to_vec());
             self.passes.push(Pass::new(m, d, packed, X::values(rows.clone()), (results, overflows)));
         }
-        self.buffers.give(buffer);
-        *X::gathered(&mut self.buffers) = rows;
+        self.buffers.put_back(buffer);
+        *X::gathered_rows(&mut self.buffers) = rows;
         Ok(overflows)
     }
 
@@ -226,7 +226,7 @@ impl Memories {
         d: &MatrixDescriptor,
         channels: &std::ops::Range<u32>,
         zero: X,
-        packed: &Packed,
+        packed: &PackedTile,
         results: &mut [Y],
     ) -> bool {
         let (input, width) = (&m.input, m.output.width);
@@ -235,7 +235,7 @@ impl Memories {
             return false;
         }
         if is_plain(&d.window) {
-            let at = self.side_by_side(input, channels.len(), m.first_pixel, m.pixels);
+            let at = self.contiguous_address(input, channels.len(), m.first_pixel, m.pixels);
             let bytes = at.and_then(|at| self.read(Space::Cache, at, channels.len() * m.pixels as usize).ok());
             let (Some(rows), Some(linear)) = (bytes.and_then(|b| X::of_bytes(input.dtype, b)), packed.linear(0)) else {
                 return false;
@@ -298,7 +298,7 @@ impl Memories {
             encode(m.output.dtype, results, &mut bytes);
             &bytes
         });
-        if let Some(at) = self.side_by_side(&m.output, payload, m.first_pixel, m.pixels) {
+        if let Some(at) = self.contiguous_address(&m.output, payload, m.first_pixel, m.pixels) {
             self.cache.write(at + u64::from(m.output_channel) * size as u64, rest);
             self.buffers.bytes = bytes;
             return;
@@ -320,26 +320,26 @@ impl Memories {
     }
 
     /// The tile an instruction takes, packed.
-    fn packed(&mut self, layer: LayerId, m: &Matrix, d: &MatrixDescriptor) -> Result<Arc<Packed>, Fault> {
+    fn packed_tile(&mut self, layer: LayerId, m: &Matrix, d: &MatrixDescriptor) -> Result<Arc<PackedTile>, Fault> {
         let place = (layer, m.descriptor, m.weights.address, m.parameters, m.first_column, m.columns);
         let all = Arc::clone(&self.kept.tiles);
         let tiles = || all.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = tiles().get(&place).map(Arc::clone);
         let kept = kept.filter(|packed| (packed.input, &packed.descriptor) == (m.input.dtype, d));
         if let Some(packed) = &kept
-            && self.stems_from(m, d, packed.origin.as_ref())
-            && self.holds_parameters(m, &packed.bytes)?
+            && self.has_origin(m, d, packed.origin.as_ref())
+            && self.has_parameters(m, &packed.bytes)?
         {
             return Ok(Arc::clone(packed));
         }
-        self.settle_weights(m, d);
+        self.copy_deferred_weights(m, d);
         if let Some(packed) = kept
-            && self.holds(m, d, &packed.bytes[0])?
-            && self.holds_parameters(m, &packed.bytes)?
+            && self.has_weights(m, d, &packed.bytes[0])?
+            && self.has_parameters(m, &packed.bytes)?
         {
             return Ok(packed);
         }
-        let mut packed = Packed::new(m, d, self.tile_bytes(m, d)?)?;
+        let mut packed = PackedTile::new(m, d, self.tile_bytes(m, d)?)?;
         packed.origin = self.origin(m, d).map(|(image, first)| (image.clone(), first));
         let packed = Arc::new(packed);
         let mut tiles = tiles();
@@ -351,13 +351,13 @@ impl Memories {
     }
 
     /// Makes the copies of the tile's weights that were put off.
-    pub(super) fn settle_weights(&mut self, m: &Matrix, d: &MatrixDescriptor) {
+    pub(super) fn copy_deferred_weights(&mut self, m: &Matrix, d: &MatrixDescriptor) {
         let rows = u64::from(d.window.kernel[0] * d.window.kernel[1] * d.group_in);
         let row = u64::from(m.columns) * d.weight_dtype.bytes() as u64;
         let row = if m.weights.plane_bytes > 0 { u64::from(m.columns) } else { row };
         let length = (rows - 1) * u64::from(m.weights.row_bytes) + row;
         for plane in [0, u64::from(m.weights.plane_bytes)] {
-            self.cache.settle(m.weights.address + plane, length as usize);
+            self.cache.copy_deferred(m.weights.address + plane, length as usize);
         }
     }
 
@@ -374,14 +374,14 @@ impl Memories {
     }
 
     /// Whether the tile's weights are a copy of these constants.
-    fn stems_from(&self, m: &Matrix, d: &MatrixDescriptor, origin: Option<&(Image, Origin)>) -> bool {
+    fn has_origin(&self, m: &Matrix, d: &MatrixDescriptor, origin: Option<&(Image, Origin)>) -> bool {
         origin.is_some_and(|(image, first)| {
             self.origin(m, d).is_some_and(|(own, own_first)| own_first == *first && own.is_same(image))
         })
     }
 
     /// Whether the tile's weights are these bytes.
-    fn holds(&self, m: &Matrix, d: &MatrixDescriptor, weights: &[u8]) -> Result<bool, Fault> {
+    fn has_weights(&self, m: &Matrix, d: &MatrixDescriptor, weights: &[u8]) -> Result<bool, Fault> {
         if m.weights.plane_bytes > 0 {
             return Ok(self.tile_bytes(m, d)?[0] == weights);
         }
@@ -398,7 +398,7 @@ impl Memories {
     }
 
     /// Whether the tile's parameters and its table are these bytes.
-    fn holds_parameters(&self, m: &Matrix, [_, parameters, table]: &[Vec<u8>; 3]) -> Result<bool, Fault> {
+    fn has_parameters(&self, m: &Matrix, [_, parameters, table]: &[Vec<u8>; 3]) -> Result<bool, Fault> {
         Ok(self.parameters(m.parameters, parameters.len())? == parameters
             && (table.is_empty() || self.parameters(m.table, table.len())? == table))
     }
@@ -418,7 +418,7 @@ impl Memories {
                 weights.extend_from_slice(low);
             }
         }
-        let entry = ChannelParameters::bytes(timing::wide(m.input.dtype, d.weight_dtype));
+        let entry = ChannelParameters::bytes(timing::has_wide_sums(m.input.dtype, d.weight_dtype));
         let parameters = self.parameters(m.parameters, entry * columns)?.to_vec();
         let table = match d.table {
             Some(shape) => self.parameters(m.table, shape.entries as usize * 4)?.to_vec(),
@@ -428,7 +428,7 @@ impl Memories {
     }
 }
 
-impl Packed {
+impl PackedTile {
     fn new(m: &Matrix, d: &MatrixDescriptor, bytes: [Vec<u8>; 3]) -> Result<Self, Fault> {
         let (tile, epilogue) = tile(m, d, &bytes)?;
         let groups: Vec<Group> = (m.first_column / d.group_out..=(m.first_column + m.columns - 1) / d.group_out)
@@ -473,7 +473,7 @@ impl Packed {
 /// Weights, channel parameters and what follows the product.
 fn tile(m: &Matrix, d: &MatrixDescriptor, bytes: &[Vec<u8>; 3]) -> Result<(Tile, Epilogue), Fault> {
     let [weights, parameters, table] = bytes;
-    let wide = timing::wide(m.input.dtype, d.weight_dtype);
+    let wide = timing::has_wide_sums(m.input.dtype, d.weight_dtype);
     let channels = Channels { address: m.parameters, wide, codes: d.codes, first_shift: d.first_shift, table: d.table };
     let (bias, epilogue) = channels.decode(parameters, table)?;
     let tile = Tile {

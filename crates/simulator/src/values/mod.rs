@@ -27,20 +27,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rayon::prelude::*;
 use tpuflow_ir::isa::{Direction, Expand, Lookup, TableShape};
-use tpuflow_ir::{Descriptor, LayerId, Placed, Port, Program, Space, View, Window, Work, layout, packed};
+use tpuflow_ir::{Descriptor, LayerId, Port, PositionedTransfer, Program, Space, View, Window, Work, layout, packed};
 use tpuflow_kernels::table;
 
 use crate::check::hazard;
+use crate::checked_program::CheckedProgram;
 use crate::dma::element_address;
 use crate::error::SimError;
 use crate::hazard::Rule;
 use crate::memory::Memory;
 use crate::run::{ArrayModel, Event};
-use crate::sound::Sound;
 use non_finite::{NonFinite, Occurrences};
 use register::Pass;
 use tensor::Buffers;
-use windows::Gathered;
+use windows::GatherKey;
 
 /// Where something is wrong, and what.
 type Fault = ((Space, u64), Rule);
@@ -53,29 +53,30 @@ pub(crate) fn is_plain(window: &Window) -> bool {
 /// Elements that may wait for the registers.
 const WAITING: usize = 64 << 20;
 
-/// What runs of a program leave for later ones, to keep time: weights as the kernels take them, memories, and what was checked.
-/// It changes no result. Weights are taken again only where they are a copy of the same constants or every byte is the same, what memories hold counts as never written, and checks hold for the same
-/// instructions on the same machine, so any program may be given any.
+/// Data that runs of a program keep for later ones, to save time: weights as the kernels take them, memories, and what was
+/// checked. It changes no result. Weights are taken again only where they are a copy of the same constants or every byte is
+/// the same, what memories hold counts as never written, and checks hold for the same instructions on the same machine, so
+/// any program may be given any.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
-    tiles: Arc<Mutex<BTreeMap<matrix::Place, Arc<matrix::Packed>>>>,
+pub struct ProgramCache {
+    tiles: Arc<Mutex<BTreeMap<matrix::Place, Arc<matrix::PackedTile>>>>,
     depthwise: Arc<Mutex<BTreeMap<pool::Place, Arc<pool::Depthwise>>>>,
     /// As many as were in use at a time.
     memories: Arc<Mutex<Vec<MemoryBuffers>>>,
-    sound: Arc<Mutex<Option<Arc<Sound>>>>,
+    sound: Arc<Mutex<Option<Arc<CheckedProgram>>>>,
 }
 
-impl Kept {
-    /// What is checked of a program before it runs.
+impl ProgramCache {
+    /// The checks of a program before it runs.
     ///
     /// # Errors
     /// [`SimError::Hazard`] with the first rule an instruction breaks.
-    pub(crate) fn sound(&self, program: &Program) -> Result<Arc<Sound>, SimError> {
+    pub(crate) fn checked_program(&self, program: &Program) -> Result<Arc<CheckedProgram>, SimError> {
         let kept = || self.sound.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sound) = kept().as_ref().filter(|sound| sound.is_of(program)) {
             return Ok(Arc::clone(sound));
         }
-        let sound = Arc::new(Sound::new(program)?);
+        let sound = Arc::new(CheckedProgram::new(program)?);
         *kept() = Some(Arc::clone(&sound));
         Ok(sound)
     }
@@ -94,8 +95,8 @@ pub(crate) struct Memories {
     non_finite: NonFinite,
     buffers: Buffers,
     /// Of which rows the gathered ones are.
-    gathered: Option<Gathered>,
-    kept: Kept,
+    gathered: Option<GatherKey>,
+    kept: ProgramCache,
     /// Of the last instruction.
     passes: Vec<Pass>,
 }
@@ -121,13 +122,13 @@ impl Drop for Memories {
 
 impl Memories {
     /// Memories with the program's constants in place.
-    fn new(program: &Program, kept: &Kept) -> Self {
+    fn new(program: &Program, kept: &ProgramCache) -> Self {
         let machine = &program.machine;
         let spare = kept.memories.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let (mut cache, mut ewp_cache, mut ddr) = spare.unwrap_or_default();
         cache.renew(machine.cache_bytes(), None);
-        cache.keep_origins();
-        cache.put_copies_off(true);
+        cache.track_origins();
+        cache.enable_deferred_copies(true);
         ewp_cache.renew(machine.ewp_cache_bytes(), None);
         ddr.resize_with(program.ddr_bytes.len(), Memory::default);
         for (space, (memory, &bytes)) in ddr.iter_mut().zip(&program.ddr_bytes).enumerate() {
@@ -180,11 +181,11 @@ impl Memories {
     }
 
     /// Makes the copies that were put off of what an instruction may read; weights are left to those who want them.
-    fn settle(&mut self, work: &Work) {
+    fn copy_deferred_operands(&mut self, work: &Work) {
         let (word, cache) = (self.word, &mut self.cache);
         let mut settle = |views: &[View]| {
             for view in views.iter().filter(|view| view.space == Space::Cache) {
-                cache.settle(view.address, view.bytes(word) as usize);
+                cache.copy_deferred(view.address, view.bytes(word) as usize);
             }
         };
         match work {
@@ -193,7 +194,7 @@ impl Memories {
             Work::Pool(p) => settle(&[p.input]),
             Work::Vector(v) => settle(&v.inputs),
             Work::Transfer(t) if t.direction == Direction::Store && t.local_space == Space::Cache => {
-                t.runs().for_each(|(_, inside)| cache.settle(inside, t.bytes as usize));
+                t.runs().for_each(|(_, inside)| cache.copy_deferred(inside, t.bytes as usize));
             }
             Work::Transfer(_) | Work::Expand(_) => {}
         }
@@ -201,12 +202,12 @@ impl Memories {
 
     /// Copies between a DDR and a cache; a run none of whose bytes was ever written breaks a rule. What a state does not hold
     /// yet is zero points.
-    fn transfer(&mut self, placed: &Placed) -> Result<(), Fault> {
+    fn transfer(&mut self, placed: &PositionedTransfer) -> Result<(), Fault> {
         let t = &placed.transfer;
         let ddr = &mut self.ddr[usize::from(t.ddr_space)];
         let local = if t.local_space == Space::Cache { &mut self.cache } else { &mut self.ewp_cache };
         for (outside, inside) in t.runs() {
-            let length = placed.moved(outside) as usize;
+            let length = placed.transferred_bytes(outside) as usize;
             if let Some((_, state)) = placed.limit {
                 let absent = (length..t.bytes as usize).map(|at| state.zero_byte(outside + at as u64));
                 local.write(inside + length as u64, &absent.collect::<Vec<u8>>());
@@ -260,7 +261,7 @@ impl Memories {
             .collect()
     }
 
-    fn look_up(&mut self, l: &Lookup) -> Result<(), Fault> {
+    fn look_up_rows(&mut self, l: &Lookup) -> Result<(), Fault> {
         for (pixel, row) in (l.first..).zip(self.indices(l)?) {
             let from = l.table.pixel_address(0, row, self.word);
             let bytes = self.read(l.table.space, from, l.table.payload())?.to_vec();
@@ -273,21 +274,21 @@ impl Memories {
 
 impl<P: Deref<Target = Program>> Executor<P> {
     /// Memories with the program's constants in place.
-    pub(crate) fn new(program: P, array: ArrayModel, kept: &Kept) -> Self {
+    pub(crate) fn new(program: P, array: ArrayModel, kept: &ProgramCache) -> Self {
         let memories = Memories::new(&program, kept);
         Self { program, memories, array, events: BTreeMap::new(), passes: Vec::new(), waiting: 0 }
     }
 
     /// Makes every copy when its instruction is executed, for those who look at memories in between.
-    pub(crate) fn put_nothing_off(&mut self) {
-        self.memories.cache.put_copies_off(false);
+    pub(crate) fn copy_eagerly(&mut self) {
+        self.memories.cache.enable_deferred_copies(false);
     }
 
     /// Puts the inputs in place, given dense.
     ///
     /// # Errors
     /// [`SimError`] when they do not fit.
-    pub(crate) fn feed(&mut self, inputs: &[Vec<u8>]) -> Result<(), SimError> {
+    pub(crate) fn write_inputs(&mut self, inputs: &[Vec<u8>]) -> Result<(), SimError> {
         let program = &self.program;
         check_count(program, inputs.len())?;
         for (number, (port, dense)) in program.inputs.iter().zip(inputs).enumerate() {
@@ -304,7 +305,7 @@ impl<P: Deref<Target = Program>> Executor<P> {
     ///
     /// # Errors
     /// [`SimError`] when they do not fit.
-    pub(crate) fn feed_words<W: AsRef<[u8]>>(&mut self, inputs: &[W]) -> Result<(), SimError> {
+    pub(crate) fn write_input_words<W: AsRef<[u8]>>(&mut self, inputs: &[W]) -> Result<(), SimError> {
         let program = &self.program;
         check_count(program, inputs.len())?;
         for (number, (port, words)) in program.inputs.iter().zip(inputs).enumerate() {
@@ -322,10 +323,10 @@ impl<P: Deref<Target = Program>> Executor<P> {
         let wrong = || Err(((Space::Cache, 0), Rule::Descriptor));
         let descriptor = |id: tpuflow_ir::DescriptorId| &self.program.descriptors[id.index()];
         let memories = &mut self.memories;
-        memories.settle(&instruction.work);
+        memories.copy_deferred_operands(&instruction.work);
         let done = match &instruction.work {
-            Work::Transfer(t) => memories.transfer(&self.program.placed(t)).map(|()| 0),
-            Work::Lookup(l) => memories.look_up(l).map(|()| 0),
+            Work::Transfer(t) => memories.transfer(&self.program.positioned_transfer(t)).map(|()| 0),
+            Work::Lookup(l) => memories.look_up_rows(l).map(|()| 0),
             Work::Expand(e) => memories.expand(e).map(|()| 0),
             Work::Matrix(m) => match descriptor(m.descriptor) {
                 Descriptor::Matrix(d) => memories.matrix(instruction.layer, m, d, self.array, &self.program.machine),
@@ -430,7 +431,7 @@ impl<P: Deref<Target = Program>> Executor<P> {
         Ok(())
     }
 
-    /// What has gone wrong so far.
+    /// The events so far.
     pub(crate) fn events(&self) -> Vec<Event> {
         let event = |(&(layer, kind), seen): (&(LayerId, &str), &Occurrences)| Event {
             layer: self.program.layer(layer).name.clone(),

@@ -25,7 +25,7 @@ pub(super) struct NonFinite {
 
 impl NonFinite {
     /// Looks at consecutive pixels of `channels` elements each that are about to be stored, from `at` on.
-    pub(super) fn look(&mut self, dtype: DType, bytes: &[u8], at: [u32; 3], channels: u32) {
+    pub(super) fn count_pixels(&mut self, dtype: DType, bytes: &[u8], at: [u32; 3], channels: u32) {
         let halves = || bytes.as_chunks().0.iter().map(|b| u32::from(u16::from_le_bytes(*b)));
         match dtype {
             DType::F16 => self.elements(halves(), 0x7c00, 0x7fff, at, channels),
@@ -57,7 +57,7 @@ impl NonFinite {
         }
     }
 
-    /// What there was, which is forgotten.
+    /// The occurrences so far, which are then forgotten.
     pub(super) fn take(&mut self) -> [(&'static str, Occurrences); 2] {
         let Self { nan, infinity } = std::mem::take(self);
         [("NaN", nan), ("infinity", infinity)]
@@ -76,7 +76,7 @@ mod tests {
         let f32 = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, -f32::NAN, 0.0].map(f32::to_le_bytes).concat();
         for (dtype, bytes) in [(DType::F16, f16), (DType::BF16, bf16), (DType::F32, f32)] {
             let mut non_finite = NonFinite::default();
-            non_finite.look(dtype, &bytes, [3, 5, 7], 2);
+            non_finite.count_pixels(dtype, &bytes, [3, 5, 7], 2);
             let [(_, nan), (_, infinity)] = non_finite.take();
             assert_eq!((infinity.count, infinity.first), (2, Some([3, 5, 7])), "{dtype:?}");
             assert_eq!((nan.count, nan.first), (2, Some([3, 6, 7])), "{dtype:?}");

@@ -46,7 +46,7 @@ pub(super) struct Depthwise {
     prepared: Option<depthwise::Depthwise>,
 }
 
-/// What names a depthwise convolution: layer, descriptor, places of weights, parameters and table.
+/// The key of a depthwise convolution: layer, descriptor, places of weights, parameters and table.
 pub(super) type Place = (LayerId, DescriptorId, u32, u32, u32);
 
 /// Depthwise convolutions that are kept.
@@ -59,14 +59,14 @@ impl Memories {
             return self.float_pool(p, d).map(|()| 0);
         }
         match (p.input.dtype, p.output.dtype) {
-            (DType::I8, DType::I8) => self.pooled::<i8, i8>(layer, p, d),
-            (DType::I8, _) => self.pooled::<i8, i16>(layer, p, d),
-            (_, DType::I8) => self.pooled::<i16, i8>(layer, p, d),
-            _ => self.pooled::<i16, i16>(layer, p, d),
+            (DType::I8, DType::I8) => self.pool_typed::<i8, i8>(layer, p, d),
+            (DType::I8, _) => self.pool_typed::<i8, i16>(layer, p, d),
+            (_, DType::I8) => self.pool_typed::<i16, i8>(layer, p, d),
+            _ => self.pool_typed::<i16, i16>(layer, p, d),
         }
     }
 
-    fn pooled<X: Code, Y: Code>(&mut self, layer: LayerId, p: &Pool, d: &PoolDescriptor) -> Result<u64, Fault> {
+    fn pool_typed<X: Code, Y: Code>(&mut self, layer: LayerId, p: &Pool, d: &PoolDescriptor) -> Result<u64, Fault> {
         let height = p.output.height;
         let last = p.first_row + p.rows - 1;
         let mut overflows = 0;
@@ -78,7 +78,7 @@ impl Memories {
             let (from, to) = (p.first_row.max(image * height), last.min((image + 1) * height - 1));
             let rows = from - image * height..to + 1 - image * height;
             let pixels = rows.len() * p.output.width as usize;
-            let mut buffer = self.buffers.take_of::<Y>(pixels * p.output.channels as usize);
+            let mut buffer = self.buffers.take_with_length::<Y>(pixels * p.output.channels as usize);
             let results = &mut buffer[..pixels * p.output.channels as usize];
             let slab = self.slab::<X>(&p.input, &d.window, p.output.width, image, rows)?;
             match &d.kind {
@@ -93,7 +93,7 @@ impl Memories {
                         divisors.iter().map(|&(area, multiplier, shift)| Divisor { area, multiplier, shift }).collect();
                     let average = Average {
                         count_include_pad: *count_include_pad,
-                        beyond: slab.beyond(p, &d.window, *beyond),
+                        beyond: slab.uncounted_cells(p, &d.window, *beyond),
                         divisors: &divisors,
                         input_zero_point: *input_zero,
                         zero_point: codes.zero_point,
@@ -115,7 +115,7 @@ impl Memories {
             }
             drop(slab);
             self.store_codes(&p.output, from, results)?;
-            self.buffers.give(buffer);
+            self.buffers.put_back(buffer);
         }
         Ok(overflows)
     }
@@ -157,7 +157,7 @@ impl Memories {
         let PoolKind::Depthwise { weight_dtype, table, .. } = &d.kind else { return Ok(None) };
         let channels = p.input.channels as usize;
         let taps = (d.window.kernel[0] * d.window.kernel[1]) as usize;
-        let entry = ChannelParameters::bytes(timing::wide(p.input.dtype, *weight_dtype));
+        let entry = ChannelParameters::bytes(timing::has_wide_sums(p.input.dtype, *weight_dtype));
         let bytes = [
             self.parameters(p.weights, taps * channels * weight_dtype.bytes())?,
             self.parameters(p.parameters, entry * channels)?,
@@ -189,7 +189,7 @@ impl Memories {
 
 impl<X: Clone> Slab<'_, X> {
     /// The cells that never count, as the slab sees them.
-    pub(super) fn beyond(&self, p: &Pool, window: &Window, beyond: [u32; 2]) -> [u32; 2] {
+    pub(super) fn uncounted_cells(&self, p: &Pool, window: &Window, beyond: [u32; 2]) -> [u32; 2] {
         let end = i64::from(p.input.height) + i64::from(window.pads[2]) - i64::from(beyond[0]);
         let shown = self.geometry.input[1] as i64 + i64::from(self.geometry.window.pads[2]) + self.top;
         [(shown - end).max(0) as u32, beyond[1]]
@@ -201,7 +201,7 @@ impl Depthwise {
         let PoolKind::Depthwise { input_zero, weight_zero, weight_dtype, first_shift, codes, table } = &d.kind else {
             return Ok(None);
         };
-        let wide = timing::wide(p.input.dtype, *weight_dtype);
+        let wide = timing::has_wide_sums(p.input.dtype, *weight_dtype);
         let mut weights = Vec::new();
         <i16 as Load>::append(*weight_dtype, &bytes[0], &mut weights);
         let (codes, first_shift, table) = (*codes, *first_shift, *table);
@@ -251,11 +251,11 @@ impl Depthwise {
             prepared.run(&slab.geometry, &slab.lines, results);
             return 0;
         }
-        self.checked(slab, results)
+        self.exact_sums(slab, results)
     }
 
     /// Exact sums, clamped to the accumulator.
-    fn checked<X: Element, Y: Element>(&self, slab: &Slab<'_, X>, results: &mut [Y]) -> u64 {
+    fn exact_sums<X: Element, Y: Element>(&self, slab: &Slab<'_, X>, results: &mut [Y]) -> u64 {
         let [_, h, w, channels] = slab.geometry.input;
         let window = &slab.geometry.window;
         let (lo, hi) = accumulator_range(self.wide);

@@ -10,7 +10,7 @@ use tpuflow_ir::{DType, Machine, Space, timing};
 use tpuflow_kernels::Values;
 
 use super::Fault;
-use super::matrix::{Packed, Tile, accumulator_range, group_channels};
+use super::matrix::{PackedTile, Tile, accumulator_range, group_channels};
 use super::tensor::Code;
 use crate::array::{self, ArraySpec, Dataflow, Extent, Float, Integer, Precision};
 use crate::hazard::Rule;
@@ -20,7 +20,7 @@ use crate::hazard::Rule;
 pub(super) struct Pass {
     matrix: Matrix,
     descriptor: MatrixDescriptor,
-    packed: Arc<Packed>,
+    packed: Arc<PackedTile>,
     /// Operand `[pixels, taps, channels]` and results `[pixels, columns]`.
     rows: Values,
     results: Values,
@@ -31,7 +31,7 @@ impl Pass {
     pub(super) fn new(
         matrix: &Matrix,
         descriptor: &MatrixDescriptor,
-        packed: Arc<Packed>,
+        packed: Arc<PackedTile>,
         rows: Values,
         (results, overflows): (Values, u64),
     ) -> Self {
@@ -55,11 +55,11 @@ impl Pass {
         };
         let same = overflows == self.overflows
             && match &self.results {
-                Values::I8(results) => self.gives(&sums, results),
-                Values::I16(results) => self.gives(&sums, results),
+                Values::I8(results) => self.sums_give_codes(&sums, results),
+                Values::I16(results) => self.sums_give_codes(&sums, results),
                 _ => true,
             };
-        if same { Ok(()) } else { Err(broken(&self.matrix, "other results than in closed form")) }
+        if same { Ok(()) } else { Err(register_fault(&self.matrix, "other results than in closed form")) }
     }
 
     fn sums<X: Code>(&self, rows: &[X], machine: &Machine) -> Result<(Vec<i64>, u64), Fault> {
@@ -68,7 +68,7 @@ impl Pass {
     }
 
     /// Whether these sums give these codes.
-    fn gives<Y: Code>(&self, sums: &[i64], codes: &[Y]) -> bool {
+    fn sums_give_codes<Y: Code>(&self, sums: &[i64], codes: &[Y]) -> bool {
         let columns = self.matrix.columns as usize;
         let mut row = vec![Y::default(); columns];
         sums.chunks_exact(columns).zip(codes.chunks_exact(columns)).all(|(sums, codes)| {
@@ -78,7 +78,7 @@ impl Pass {
     }
 }
 
-fn broken(m: &Matrix, what: impl std::fmt::Display) -> Fault {
+fn register_fault(m: &Matrix, what: impl std::fmt::Display) -> Fault {
     ((Space::Cache, m.weights.address), Rule::Shape(format!("in the array: {what}")))
 }
 
@@ -108,7 +108,7 @@ fn sums<X: Code>(
         if own { tile.weight(tap * d.group_in as usize + channel % d.group_in as usize, column) as i32 } else { 0 }
     };
     let activation = |x: &X| x.widen() - tile.input_zero;
-    let outputs = passed(precision, m, d, rows, channels, machine, activation, weight)?;
+    let outputs = pass_through_array(precision, m, d, rows, channels, machine, activation, weight)?;
     let (lo, hi) = accumulator_range(tile.wide);
     let mut overflows = 0;
     let kept = outputs
@@ -145,14 +145,14 @@ pub(super) fn float_sums(
         let k = tap * d.group_in as usize + channel % d.group_in as usize;
         weights[k * m.columns as usize + column]
     };
-    passed(precision, m, d, rows, channels, machine, |x| *x, weight)
+    pass_through_array(precision, m, d, rows, channels, machine, |x| *x, weight)
 }
 
-/// What leaves the array, `[pixels, columns]`, once all K blocks of the instruction have passed through its registers.
+/// The results of the array, `[pixels, columns]`, once all K blocks of the instruction have passed through its registers.
 ///
 /// `rows`: `[pixels, taps, channels]`, fed as `activation` gives them; `weight`: of a tap, a channel and a column.
 #[allow(clippy::too_many_arguments, reason = "an instruction, what it reads and how numbers enter the array")]
-fn passed<P: Precision, X>(
+fn pass_through_array<P: Precision, X>(
     precision: P,
     m: &Matrix,
     d: &MatrixDescriptor,
@@ -189,10 +189,10 @@ fn passed<P: Precision, X>(
         .collect();
     let tiles: Vec<array::Tile<'_, P::Operand>> =
         lanes.iter().enumerate().map(|(n, [weights, rows])| array::Tile { weights, rows, accumulate: n > 0 }).collect();
-    let outcome = array::registers::run(&spec, precision, &tiles).map_err(|e| broken(m, e))?;
+    let outcome = array::registers::run(&spec, precision, &tiles).map_err(|e| register_fault(m, e))?;
     let law = array::closed::cycles(&spec, precision.passes(), tiles.iter().map(|_| Extent { m: pixels, k: height }));
     if outcome.cycles != law {
-        return Err(broken(m, format!("{} cycles, the law says {law}", outcome.cycles)));
+        return Err(register_fault(m, format!("{} cycles, the law says {law}", outcome.cycles)));
     }
     let sums = outcome.outputs.iter().flat_map(|block| block.chunks_exact(width));
     Ok(sums.flat_map(|row| row[..columns].iter().copied()).collect())

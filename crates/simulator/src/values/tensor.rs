@@ -28,10 +28,10 @@ pub(super) trait Load: Copy + Default {
 /// A type codes are computed in.
 pub(super) trait Code: Load + tpuflow_kernels::Element {
     /// Buffers of the type that are free.
-    fn free(buffers: &mut Buffers) -> &mut Vec<Vec<Self>>;
+    fn free_list(buffers: &mut Buffers) -> &mut Vec<Vec<Self>>;
 
     /// The rows gathered last.
-    fn gathered(buffers: &mut Buffers) -> &mut Vec<Self>;
+    fn gathered_rows(buffers: &mut Buffers) -> &mut Vec<Self>;
 
     fn values(codes: Vec<Self>) -> Values;
 
@@ -52,11 +52,11 @@ pub(super) struct Buffers {
 }
 
 impl Code for i8 {
-    fn free(buffers: &mut Buffers) -> &mut Vec<Vec<Self>> {
+    fn free_list(buffers: &mut Buffers) -> &mut Vec<Vec<Self>> {
         &mut buffers.narrow
     }
 
-    fn gathered(buffers: &mut Buffers) -> &mut Vec<Self> {
+    fn gathered_rows(buffers: &mut Buffers) -> &mut Vec<Self> {
         &mut buffers.narrow_gathered
     }
 
@@ -70,11 +70,11 @@ impl Code for i8 {
 }
 
 impl Code for i16 {
-    fn free(buffers: &mut Buffers) -> &mut Vec<Vec<Self>> {
+    fn free_list(buffers: &mut Buffers) -> &mut Vec<Vec<Self>> {
         &mut buffers.wide
     }
 
-    fn gathered(buffers: &mut Buffers) -> &mut Vec<Self> {
+    fn gathered_rows(buffers: &mut Buffers) -> &mut Vec<Self> {
         &mut buffers.wide_gathered
     }
 
@@ -86,22 +86,22 @@ impl Code for i16 {
 impl Buffers {
     /// An empty one.
     pub(super) fn take<X: Code>(&mut self) -> Vec<X> {
-        let mut buffer = X::free(self).pop().unwrap_or_default();
+        let mut buffer = X::free_list(self).pop().unwrap_or_default();
         buffer.clear();
         buffer
     }
 
     /// One of at least so many codes that hold anything.
-    pub(super) fn take_of<X: Code>(&mut self, count: usize) -> Vec<X> {
-        let mut buffer = X::free(self).pop().unwrap_or_default();
+    pub(super) fn take_with_length<X: Code>(&mut self, count: usize) -> Vec<X> {
+        let mut buffer = X::free_list(self).pop().unwrap_or_default();
         if buffer.len() < count {
             buffer.resize(count, X::default());
         }
         buffer
     }
 
-    pub(super) fn give<X: Code>(&mut self, buffer: Vec<X>) {
-        X::free(self).push(buffer);
+    pub(super) fn put_back<X: Code>(&mut self, buffer: Vec<X>) {
+        X::free_list(self).push(buffer);
     }
 }
 
@@ -187,7 +187,7 @@ pub(super) fn broadcast_row(operand: &View, result: &View, row: u32) -> u32 {
 
 impl Memories {
     /// Fails unless the view holds the row.
-    pub(super) fn held(view: &View, row: u32) -> Result<(), Fault> {
+    pub(super) fn require_row(view: &View, row: u32) -> Result<(), Fault> {
         if row < view.rows && view.holds(row) {
             Ok(())
         } else {
@@ -197,7 +197,7 @@ impl Memories {
 
     /// Byte address of pixels from number `first` on that lie side by side, if they do and there is nothing between them beside
     /// their `payload`.
-    pub(super) fn side_by_side(&self, view: &View, payload: usize, first: u32, pixels: u32) -> Option<u64> {
+    pub(super) fn contiguous_address(&self, view: &View, payload: usize, first: u32, pixels: u32) -> Option<u64> {
         let (row, last) = (first / view.width, (first + pixels - 1) / view.width);
         let (pitch, pixel_bytes) = (view.row_bytes(self.word), view.pixel_bytes);
         let tight = payload == pixel_bytes as usize
@@ -208,15 +208,15 @@ impl Memories {
 
     /// Rows `first .. first + rows` of a view, `[rows, width, channels]`, where they lie like that.
     pub(super) fn rows_in_place<X: Load>(&self, view: &View, first: u32, rows: u32) -> Option<&[X]> {
-        Self::held(view, first).and_then(|()| Self::held(view, first + rows - 1)).ok()?;
-        let at = self.side_by_side(view, view.payload(), first * view.width, rows * view.width)?;
+        Self::require_row(view, first).and_then(|()| Self::require_row(view, first + rows - 1)).ok()?;
+        let at = self.contiguous_address(view, view.payload(), first * view.width, rows * view.width)?;
         let bytes = self.read(view.space, at, view.payload() * (rows * view.width) as usize).ok()?;
         X::of_bytes(view.dtype, bytes)
     }
 
     /// Appends the pixels of a row, `[width, channels]`.
     pub(super) fn row<X: Load>(&self, view: &View, row: u32, codes: &mut Vec<X>) -> Result<(), Fault> {
-        Self::held(view, row)?;
+        Self::require_row(view, row)?;
         let (start, payload) = (view.pixel_address(row, 0, self.word), view.payload());
         if payload == view.pixel_bytes as usize {
             let bytes = self.read(view.space, start, payload * view.width as usize)?;
@@ -258,10 +258,10 @@ impl Memories {
     pub(super) fn store_codes<Y: Code>(&mut self, view: &View, first: u32, codes: &[Y]) -> Result<(), Fault> {
         let row = view.width as usize * view.channels as usize;
         let rows = (codes.len() / row) as u32;
-        Self::held(view, first)?;
-        if Self::held(view, first + rows - 1).is_ok()
+        Self::require_row(view, first)?;
+        if Self::require_row(view, first + rows - 1).is_ok()
             && let Some(bytes) = Y::as_stored(codes)
-            && let Some(at) = self.side_by_side(view, view.payload(), first * view.width, rows * view.width)
+            && let Some(at) = self.contiguous_address(view, view.payload(), first * view.width, rows * view.width)
         {
             self.of_mut(view.space).write(at, bytes);
             return Ok(());
@@ -280,8 +280,8 @@ impl Memories {
 
     /// Writes a row `[width, channels]`, given as bytes.
     pub(super) fn store_row(&mut self, view: &View, row: u32, bytes: &[u8]) -> Result<(), Fault> {
-        Self::held(view, row)?;
-        self.non_finite.look(view.dtype, bytes, [row, 0, 0], view.channels);
+        Self::require_row(view, row)?;
+        self.non_finite.count_pixels(view.dtype, bytes, [row, 0, 0], view.channels);
         let (start, payload) = (view.pixel_address(row, 0, self.word), view.payload());
         if payload == view.pixel_bytes as usize {
             self.of_mut(view.space).write(start, bytes);
@@ -298,7 +298,7 @@ impl Memories {
         let (pixel, channel) = (element / u64::from(view.channels), element % u64::from(view.channels));
         let (row, column) = (pixel / u64::from(view.width), pixel % u64::from(view.width));
         let row = u32::try_from(row).map_err(|_| outside)?;
-        Self::held(view, row)?;
+        Self::require_row(view, row)?;
         Ok(view.pixel_address(row, column as u32, self.word) + channel * view.dtype.bytes() as u64)
     }
 

@@ -53,7 +53,7 @@ impl Memories {
             }
             VectorOp::Select => self.select(v),
             VectorOp::Move { .. } => self.shift(v, op),
-            VectorOp::Gather { extent, inner, indices, .. } => self.pick(v, *extent, *inner, indices),
+            VectorOp::Gather { extent, inner, indices, .. } => self.gather_indices(v, *extent, *inner, indices),
             VectorOp::Reduce { kind, shape, axes, input_zero, scaling, partial } => {
                 let shape: Vec<usize> = shape.iter().map(|&n| n as usize).collect();
                 let x = self.whole::<i16>(&v.inputs[0])?;
@@ -93,7 +93,7 @@ impl Memories {
     fn narrow_binary(&mut self, v: &Vector, binary: &Binary<'_>) -> Result<(), Fault> {
         let row = v.output.width as usize * v.output.channels as usize;
         let length = row * v.rows as usize;
-        let mut buffer = self.buffers.take_of::<i8>(length);
+        let mut buffer = self.buffers.take_with_length::<i8>(length);
         let mut gathered = [Vec::new(), Vec::new()];
         let shape = |view: &tpuflow_ir::View| [view.rows, view.height, view.width, view.channels];
         let in_place = |memories: &Self, view: &tpuflow_ir::View| {
@@ -120,7 +120,7 @@ impl Memories {
         let y = &mut buffer[..length];
         elementwise::binary(binary, &same, operand(0), operand(1), y);
         self.store_codes(&v.output, v.first_row, y)?;
-        gathered.into_iter().chain([buffer]).for_each(|buffer| self.buffers.give(buffer));
+        gathered.into_iter().chain([buffer]).for_each(|buffer| self.buffers.put_back(buffer));
         Ok(())
     }
 
@@ -370,7 +370,7 @@ impl Memories {
     }
 
     /// A gather: each row of the result is a run of `inner` neighbours of the operand.
-    fn pick(&mut self, v: &Vector, extent: u32, inner: u32, indices: &[u32]) -> Result<(), Fault> {
+    fn gather_indices(&mut self, v: &Vector, extent: u32, inner: u32, indices: &[u32]) -> Result<(), Fault> {
         let count = indices.len() as u32;
         let mut bytes = Vec::new();
         for row in v.first_row..v.first_row + v.rows {

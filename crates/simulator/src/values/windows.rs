@@ -12,9 +12,9 @@ use tpuflow_ir::{Space, View, Window};
 use super::tensor::{Code, Load};
 use super::{Fault, Memories, is_plain};
 
-/// What rows depend on beside the bytes of the operand.
+/// The parameters that rows depend on beside the bytes of the operand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Gathered {
+pub(super) struct GatherKey {
     input: View,
     window: Window,
     /// Of the result.
@@ -25,8 +25,8 @@ pub(super) struct Gathered {
     bits: u32,
 }
 
-/// What windows take of an operand: some channels of every pixel under them.
-struct Wanted<'a> {
+/// The part of an operand that windows take: some channels of every pixel under them.
+struct WindowChannels<'a> {
     input: &'a View,
     window: &'a Window,
     result: &'a View,
@@ -37,14 +37,14 @@ struct Wanted<'a> {
     channels: usize,
 }
 
-impl Wanted<'_> {
+impl WindowChannels<'_> {
     /// Whether all of a pixel is wanted.
-    fn whole(&self) -> bool {
+    fn is_whole_pixel(&self) -> bool {
         self.length == self.input.pixel_bytes as usize
     }
 
     /// First column under the windows of a column of the result; negative in the padding.
-    fn left(&self, column: u32) -> i64 {
+    fn first_column(&self, column: u32) -> i64 {
         i64::from(column * self.window.stride[1]) - i64::from(self.window.pads[1])
     }
 }
@@ -67,7 +67,7 @@ impl Memories {
         channels: &Range<u32>,
         zero: X,
     ) -> Result<Vec<X>, Fault> {
-        let gathered = Gathered {
+        let gathered = GatherKey {
             input: m.input,
             window: d.window,
             size: [m.output.height, m.output.width],
@@ -77,8 +77,8 @@ impl Memories {
             bits: X::BITS,
         };
         let operand = m.input.address..m.input.address + m.input.bytes(self.word);
-        let mut rows = std::mem::take(X::gathered(&mut self.buffers));
-        if self.gathered.as_ref() == Some(&gathered) && self.cache.is_untouched(&operand) {
+        let mut rows = std::mem::take(X::gathered_rows(&mut self.buffers));
+        if self.gathered.as_ref() == Some(&gathered) && self.cache.is_unchanged(&operand) {
             return Ok(rows);
         }
         self.gathered = None;
@@ -100,7 +100,7 @@ impl Memories {
     ) -> Result<(), Fault> {
         let input = &m.input;
         let size = input.dtype.bytes();
-        let wanted = Wanted {
+        let wanted = WindowChannels {
             input,
             window: &d.window,
             result: &m.output,
@@ -115,7 +115,8 @@ impl Memories {
         let (mut pixel, end) = (m.first_pixel, m.first_pixel + m.pixels);
         while pixel < end {
             let (row, column) = (pixel / width, pixel % width);
-            let side_by_side = if plain { self.side_by_side(input, wanted.length, pixel, end - pixel) } else { None };
+            let side_by_side =
+                if plain { self.contiguous_address(input, wanted.length, pixel, end - pixel) } else { None };
             if let Some(at) = side_by_side {
                 return self.codes(input.dtype, at + wanted.offset, wanted.length * (end - pixel) as usize, rows);
             }
@@ -133,14 +134,14 @@ impl Memories {
     /// Appends pixels of one row of the operand, where every window is a pixel.
     fn pixels_of_row<X: Load>(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: &WindowChannels<'_>,
         row: u32,
         columns: Range<u32>,
         rows: &mut Vec<X>,
     ) -> Result<(), Fault> {
         let (input, length, count) = (wanted.input, wanted.length, columns.len());
         let at = input.pixel_address(row, columns.start, self.word) + wanted.offset;
-        if wanted.whole() {
+        if wanted.is_whole_pixel() {
             return self.codes(input.dtype, at, length * count, rows);
         }
         self.pixels(Space::Cache, input.dtype, at, [length, input.pixel_bytes as usize, count], rows)
@@ -149,22 +150,22 @@ impl Memories {
     /// Appends the windows of some pixels in one row of the result.
     fn windows_of_row<X: Load>(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: &WindowChannels<'_>,
         row: u32,
         columns: Range<u32>,
         zero: X,
         rows: &mut Vec<X>,
     ) -> Result<(), Fault> {
         let window = wanted.window;
-        let last = wanted.left(columns.end - 1) + i64::from((window.kernel[1] - 1) * window.dilation[1]);
+        let last = wanted.first_column(columns.end - 1) + i64::from((window.kernel[1] - 1) * window.dilation[1]);
         // Columns from the first window's to the last one's.
-        let span = wanted.left(columns.start).max(0)..(last + 1).min(i64::from(wanted.input.width));
+        let span = wanted.first_column(columns.start).max(0)..(last + 1).min(i64::from(wanted.input.width));
         let lines: SmallVec<[Option<Line<'_>>; 8]> =
-            (0..window.kernel[0]).map(|kh| self.line_under(wanted, row, kh, &span)).collect();
+            (0..window.kernel[0]).map(|kh| self.line_at(wanted, row, kh, &span)).collect();
         for column in columns {
             for line in &lines {
                 match line {
-                    Some(line) => self.taps_of_line(wanted, line, wanted.left(column), zero, rows)?,
+                    Some(line) => self.taps_of_line(wanted, line, wanted.first_column(column), zero, rows)?,
                     None => rows.resize(rows.len() + window.kernel[1] as usize * wanted.channels, zero),
                 }
             }
@@ -173,8 +174,8 @@ impl Memories {
     }
 
     /// The image row under row `kh` of the windows over a row of the result, with its pixels in `span`; `None` outside the image.
-    fn line_under(&self, wanted: &Wanted<'_>, row: u32, kh: u32, span: &Range<i64>) -> Option<Line<'_>> {
-        let Wanted { input, window, result, .. } = wanted;
+    fn line_at(&self, wanted: &WindowChannels<'_>, row: u32, kh: u32, span: &Range<i64>) -> Option<Line<'_>> {
+        let WindowChannels { input, window, result, .. } = wanted;
         let (image, line) = (row / result.height, row % result.height);
         let y = i64::from(line * window.stride[0] + kh * window.dilation[0]) - i64::from(window.pads[0]);
         if !(0..i64::from(input.height)).contains(&y) {
@@ -192,16 +193,16 @@ impl Memories {
     /// Appends one row of a window whose first column is `left`.
     fn taps_of_line<X: Load>(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: &WindowChannels<'_>,
         line: &Line<'_>,
         left: i64,
         zero: X,
         rows: &mut Vec<X>,
     ) -> Result<(), Fault> {
-        let Wanted { input, window, channels, .. } = wanted;
+        let WindowChannels { input, window, channels, .. } = wanted;
         let pixel_bytes = input.pixel_bytes as usize;
         // Pixels all of whose channels are wanted lie side by side.
-        let side_by_side = wanted.whole() && window.dilation[1] == 1;
+        let side_by_side = wanted.is_whole_pixel() && window.dilation[1] == 1;
         let mut kw = 0;
         while kw < window.kernel[1] {
             let x = left + i64::from(kw * window.dilation[1]);

@@ -15,7 +15,7 @@ use std::arch::asm;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::{COLUMNS, HEIGHT, Line, Sums, Tiles, WIDTH, Walk};
+use super::{COLUMNS, HEIGHT, Line, RowLayout, Sums, Tiles, WIDTH};
 use crate::isa::Amx;
 
 /// Lines in a register.
@@ -27,7 +27,7 @@ const ROWS: usize = 16;
 pub(super) fn multiply(
     _: Amx,
     tiles: &Tiles,
-    walk: &Walk<'_>,
+    walk: &RowLayout<'_>,
     m: usize,
     blocks: Range<usize>,
     sink: &mut dyn FnMut(Sums<'_>),
@@ -37,7 +37,7 @@ pub(super) fn multiply(
 
 fn in_buffer(
     tiles: &Tiles,
-    walk: &Walk<'_>,
+    walk: &RowLayout<'_>,
     m: usize,
     blocks: Range<usize>,
     sums: &mut Buffer,
@@ -68,7 +68,7 @@ fn in_buffer(
 }
 
 /// As [`Tiles::store`], which has checked that every row lies within the codes and `c` is `[m, n]`.
-pub(super) fn store(_: Amx, tiles: &Tiles, walk: &Walk<'_>, m: usize, c: &mut [i32]) {
+pub(super) fn store(_: Amx, tiles: &Tiles, walk: &RowLayout<'_>, m: usize, c: &mut [i32]) {
     let mut sums = Buffer([0; HEIGHT * WIDTH]);
     // SAFETY: the token proves the features.
     unsafe { configure(m.min(ROWS) as u8) };
@@ -142,7 +142,7 @@ unsafe fn configure(rows: u8) {
 ///
 /// # Safety
 /// The registers are configured, the rows' runs readable, the target writable for as many rows.
-unsafe fn pair(tiles: &Tiles, walk: &Walk<'_>, height: usize, first: usize, panel: usize, target: Target) {
+unsafe fn pair(tiles: &Tiles, walk: &RowLayout<'_>, height: usize, first: usize, panel: usize, target: Target) {
     let panels = [tiles.panel(panel).as_ptr(), tiles.panel(panel + 1).as_ptr()];
     // SAFETY: the caller's promise.
     unsafe {
@@ -158,7 +158,7 @@ unsafe fn pair(tiles: &Tiles, walk: &Walk<'_>, height: usize, first: usize, pane
 ///
 /// # Safety
 /// As for [`pair`].
-unsafe fn two_by_two(tiles: &Tiles, walk: &Walk<'_>, first: usize, panels: [*const Line; 2], target: Target) {
+unsafe fn two_by_two(tiles: &Tiles, walk: &RowLayout<'_>, first: usize, panels: [*const Line; 2], target: Target) {
     let [mut left, mut right] = panels;
     // SAFETY: the caller's promise; every panel has as many lines as all runs together.
     unsafe {
@@ -209,7 +209,7 @@ unsafe fn two_by_two(tiles: &Tiles, walk: &Walk<'_>, first: usize, panels: [*con
 ///
 /// # Safety
 /// As for [`two_by_two`].
-unsafe fn one_by_two(tiles: &Tiles, walk: &Walk<'_>, first: usize, panels: [*const Line; 2], target: Target) {
+unsafe fn one_by_two(tiles: &Tiles, walk: &RowLayout<'_>, first: usize, panels: [*const Line; 2], target: Target) {
     let [mut left, mut right] = panels;
     // SAFETY: the caller's promise; every panel has as many lines as all runs together.
     unsafe {

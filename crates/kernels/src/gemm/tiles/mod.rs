@@ -5,7 +5,7 @@
 //! row i: run 0 | run 1 | ..    panel: sixteen columns          up to 32 rows by 64 columns,
 //! each somewhere in memory     line: four codes of each        handed on while still in the first-level cache
 //! ```
-//! Left rows are not gathered: a [`Walk`] says where they lie. Row `i` is a row of runs, and run `r` of row `i` begins at
+//! Left rows are not gathered: a [`RowLayout`] says where they lie. Row `i` is a row of runs, and run `r` of row `i` begins at
 //! `i * stride + runs[r]`, plus a distance for every line of rows before; the windows of a convolution along a line of an image are such rows. Whoever takes the sums turns
 //! them into codes, so no matrix of sums is ever written to memory.
 //!
@@ -63,13 +63,13 @@ pub enum Variant {
     Neon(Neon),
 }
 
-/// What the variants differ in beside their instructions.
+/// The differences between variants beside their instructions.
 struct Form {
     /// Lines a run is filled up to a multiple of.
     lines: usize,
     /// Panels an operand is filled up to a multiple of.
     panels: usize,
-    /// What the bits of left codes are flipped by.
+    /// The mask by which the bits of left codes are flipped.
     flip: i8,
 }
 
@@ -104,7 +104,7 @@ impl Variant {
 
 /// Where the rows of a left operand lie.
 #[derive(Clone, Copy, Debug)]
-pub struct Walk<'a> {
+pub struct RowLayout<'a> {
     /// Codes, flipped as [`Tiles::flip`] says.
     pub codes: &'a [i8],
     /// From one row to the next.
@@ -116,7 +116,7 @@ pub struct Walk<'a> {
     pub runs: &'a [usize],
 }
 
-impl Walk<'_> {
+impl RowLayout<'_> {
     /// [`Self::line`] of rows that are all one line.
     pub const EVEN: [usize; 2] = [1, 0];
 
@@ -150,7 +150,7 @@ pub struct Tiles {
     steps: usize,
     /// Panel after panel, run after run.
     lines: Vec<Line>,
-    /// What the sums of each column start at; as long as all panels.
+    /// The initial sum of each column; as long as all panels.
     start: Vec<i32>,
 }
 
@@ -192,7 +192,7 @@ impl Tiles {
         pages::of(&self.lines)
     }
 
-    /// What the bits of left codes are flipped by before they are multiplied.
+    /// The mask by which the bits of left codes are flipped before they are multiplied.
     #[must_use]
     pub fn flip(&self) -> i8 {
         self.variant.form().flip
@@ -212,7 +212,7 @@ impl Tiles {
         self.flip() == 0 && !(across && self.blocks() > 1)
     }
 
-    /// Whether rows may be at uneven distances, see [`Walk::line`].
+    /// Whether rows may be at uneven distances, see [`RowLayout::line`].
     #[must_use]
     pub fn skips(&self) -> bool {
         match self.variant {
@@ -243,9 +243,9 @@ impl Tiles {
     }
 
     /// The walk, once it is certain that the first `m` rows lie within the codes, of which there are some.
-    fn checked<'a>(&self, walk: &Walk<'a>, m: usize) -> Walk<'a> {
+    fn checked<'a>(&self, walk: &RowLayout<'a>, m: usize) -> RowLayout<'a> {
         assert_eq!(walk.runs.len(), self.runs, "as many runs on both sides");
-        let walk = Walk { runs: if self.steps == 0 { &[] } else { walk.runs }, ..*walk };
+        let walk = RowLayout { runs: if self.steps == 0 { &[] } else { walk.runs }, ..*walk };
         assert!(walk.line[1] == 0 || (self.skips() && walk.line[0] > 0), "rows at distances that the variant can take");
         let last = walk.runs.iter().max().map_or(0, |run| walk.row(m - 1) + run + self.reach());
         assert!(last <= walk.codes.len(), "rows lie within the codes");
@@ -256,7 +256,7 @@ impl Tiles {
     ///
     /// # Panics
     /// When a row reaches beyond the codes or has another number of runs, or `c` another size.
-    pub fn store(&self, walk: &Walk<'_>, m: usize, c: &mut [i32]) {
+    pub fn store(&self, walk: &RowLayout<'_>, m: usize, c: &mut [i32]) {
         assert_eq!(c.len(), m * self.n, "a sum per row and column");
         #[cfg(target_arch = "x86_64")]
         if let Variant::Amx(isa) = self.variant
@@ -276,7 +276,7 @@ impl Tiles {
     ///
     /// # Panics
     /// When a row reaches beyond the codes, or has another number of runs.
-    pub fn multiply(&self, walk: &Walk<'_>, m: usize, blocks: Range<usize>, sink: &mut dyn FnMut(Sums<'_>)) {
+    pub fn multiply(&self, walk: &RowLayout<'_>, m: usize, blocks: Range<usize>, sink: &mut dyn FnMut(Sums<'_>)) {
         assert!(blocks.end <= self.blocks(), "blocks of the operand");
         if m == 0 {
             return;
@@ -353,8 +353,8 @@ mod tests {
         for variant in variants() {
             let tiles = Tiles::new(variant, [runs, length], n, |p, j| weights[p * n + j]);
             let codes: Vec<i8> = left.iter().map(|&code| code ^ tiles.flip()).collect();
-            let line = if tiles.skips() { line } else { Walk::EVEN };
-            let walk = Walk { codes: &codes, stride, line, runs: &starts };
+            let line = if tiles.skips() { line } else { RowLayout::EVEN };
+            let walk = RowLayout { codes: &codes, stride, line, runs: &starts };
             let mut found = vec![None; m * n];
             tiles.multiply(&walk, m, 0..tiles.blocks(), &mut |tile| {
                 for (i, row) in tile.rows.clone().enumerate() {
@@ -403,7 +403,7 @@ mod tests {
         for variant in variants() {
             let tiles = Tiles::new(variant, [1, 4], 16, |_, _| 1);
             let codes = vec![0; tiles.reach() + 3];
-            let walk = Walk { codes: &codes, stride: 4, line: Walk::EVEN, runs: &[0] };
+            let walk = RowLayout { codes: &codes, stride: 4, line: RowLayout::EVEN, runs: &[0] };
             tiles.multiply(&walk, 1, 0..1, &mut |_| {});
             let beyond = std::panic::catch_unwind(|| tiles.multiply(&walk, 2, 0..1, &mut |_| {}));
             assert!(beyond.is_err(), "{variant:?}");

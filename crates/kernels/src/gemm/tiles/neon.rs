@@ -8,7 +8,7 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 use std::ops::Range;
 
-use super::{COLUMNS, ROWS, Sums, Tiles, WIDTH, Walk};
+use super::{COLUMNS, ROWS, RowLayout, Sums, Tiles, WIDTH};
 use crate::isa::Neon;
 
 /// Vectors of a line.
@@ -18,7 +18,7 @@ const VECTORS: usize = 4;
 pub(super) fn multiply(
     _: Neon,
     tiles: &Tiles,
-    walk: &Walk<'_>,
+    walk: &RowLayout<'_>,
     m: usize,
     blocks: Range<usize>,
     sink: &mut dyn FnMut(Sums<'_>),
@@ -45,7 +45,7 @@ pub(super) fn multiply(
 #[target_feature(enable = "neon,dotprod")]
 unsafe fn tile<const R: usize>(
     tiles: &Tiles,
-    walk: &Walk<'_>,
+    walk: &RowLayout<'_>,
     row: usize,
     panel: usize,
     sums: &mut [i32; ROWS * WIDTH],

@@ -4,14 +4,14 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::{COLUMNS, ROWS, Sums, Tiles, WIDTH, Walk};
+use super::{COLUMNS, ROWS, RowLayout, Sums, Tiles, WIDTH};
 use crate::isa::AvxVnni;
 
 /// As [`Tiles::multiply`], which has checked that every row lies within the codes.
 pub(super) fn multiply(
     _: AvxVnni,
     tiles: &Tiles,
-    walk: &Walk<'_>,
+    walk: &RowLayout<'_>,
     m: usize,
     blocks: Range<usize>,
     sink: &mut dyn FnMut(Sums<'_>),
@@ -38,7 +38,7 @@ pub(super) fn multiply(
 #[target_feature(enable = "avx2,avxvnni")]
 unsafe fn tile<const R: usize>(
     tiles: &Tiles,
-    walk: &Walk<'_>,
+    walk: &RowLayout<'_>,
     row: usize,
     panel: usize,
     sums: &mut [i32; ROWS * WIDTH],

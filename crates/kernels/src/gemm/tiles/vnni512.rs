@@ -5,14 +5,14 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::{COLUMNS, Line, ROWS, Sums, Tiles, WIDTH, Walk};
+use super::{COLUMNS, Line, ROWS, RowLayout, Sums, Tiles, WIDTH};
 use crate::isa::Avx512Vnni;
 
 /// As [`Tiles::multiply`], which has checked that every row lies within the codes.
 pub(super) fn multiply(
     _: Avx512Vnni,
     tiles: &Tiles,
-    walk: &Walk<'_>,
+    walk: &RowLayout<'_>,
     m: usize,
     blocks: Range<usize>,
     sink: &mut dyn FnMut(Sums<'_>),
@@ -60,7 +60,7 @@ pub(super) fn multiply(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn tile<const R: usize, const V: usize>(
     tiles: &Tiles,
-    walk: &Walk<'_>,
+    walk: &RowLayout<'_>,
     row: usize,
     first: usize,
     mut ahead: *const Line,

@@ -1,4 +1,4 @@
-//! What a PE computes: byte products, and how they become products and sums.
+//! The arithmetic of a PE: byte products, and how they become products and sums.
 //!
 //! A PE's multiplier takes two 9-bit signed numbers. [`integer`] and [`float`] say how operands are cut
 //! to fit it and how the pieces meet again; [`Datapath`] is the arithmetic as the registers of one PE
@@ -86,9 +86,9 @@ pub trait Precision: Copy + Debug {
     fn streaming(self) -> Self::Streaming;
     /// PE of the output-stationary array.
     fn whole(self) -> Self::Whole;
-    /// What the activation register holds in a stream.
+    /// The value of the activation register in a stream.
     fn activation_word(self, value: Self::Operand, stream: usize) -> <Self::Streaming as Datapath>::Word;
-    /// What the weight register holds in a stream.
+    /// The value of the weight register in a stream.
     fn weight_word(self, value: Self::Operand, stream: usize) -> <Self::Streaming as Datapath>::Word;
     /// The sum entering the top of a column, given the accumulator it will end in.
     fn start(self, accumulator: Self::Sum) -> <Self::Streaming as Datapath>::Sum;

@@ -1,9 +1,9 @@
-//! What the units of a timeline share beside the banks: when instructions began and finished, and the books.
+//! The state that the units of a timeline share beside the banks: when instructions began and finished, and the counters.
 
 use tpuflow_ir::isa::Lookup;
 use tpuflow_ir::{Program, Unit};
 
-use crate::context::{LayerTimes, Moved};
+use crate::context::{LayerTimes, TransferCounts};
 use crate::counters::{Counters, Stall};
 use crate::error::SimError;
 use crate::run::{Interval, Phase};
@@ -19,7 +19,7 @@ pub(super) enum Tokens {
 }
 
 #[derive(Debug)]
-pub(super) struct Books<'p> {
+pub(super) struct Accounting<'p> {
     pub(super) program: &'p Program,
     pub(super) counters: Counters,
     pub(super) layers: Vec<[LayerTimes; Unit::COUNT]>,
@@ -36,7 +36,7 @@ pub(super) struct Books<'p> {
     start: u64,
 }
 
-impl<'p> Books<'p> {
+impl<'p> Accounting<'p> {
     pub(super) fn new(program: &'p Program, executor: Option<Executor<&'p Program>>, trace: bool) -> Self {
         let start = program.machine.control.start;
         Self {
@@ -81,7 +81,7 @@ impl<'p> Books<'p> {
     pub(super) fn begin(&mut self, position: usize, cycle: u64) {
         let instruction = &self.program.instructions[position];
         self.began[position] = cycle;
-        let moved = Moved::by(self.program, &instruction.work);
+        let moved = TransferCounts::by(self.program, &instruction.work);
         self.counters.ddr_read_bytes += moved.ddr_read_bytes;
         self.counters.ddr_write_bytes += moved.ddr_write_bytes;
         let unit = &mut self.counters.units[instruction.unit.index()];

@@ -1,4 +1,4 @@
-//! What the bytes of a program's constants stand for: each for one element of one constant.
+//! A map from the bytes of a program's constants to elements: each stands for one element of one constant.
 //!
 //! A program could bring in fewer bytes than its constants have by taking a stretch of one for a stretch of another that happens
 //! to look like it. Machines with compressed weights do so on purpose; this one does not, so that what a network must bring in follows
@@ -24,18 +24,18 @@ pub(crate) enum Constant {
     Scales(TensorId),
     /// Zero points of blocks, two from one of this parity on.
     ZeroPoints(TensorId, u64),
-    /// What a layer reads for each of its channels.
+    /// The parameters of the channels of a layer.
     Parameters(LayerId),
 }
 
 /// Bytes of a constant from one on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stands {
+pub(crate) struct ConstantByte {
     pub(crate) of: Constant,
     pub(crate) byte: u64,
 }
 
-impl Stands {
+impl ConstantByte {
     fn advance(self, bytes: u64) -> Self {
         Self { byte: self.byte + bytes, ..self }
     }
@@ -44,17 +44,17 @@ impl Stands {
 #[derive(Clone)]
 struct Run {
     bytes: u64,
-    stands: Stands,
+    element: ConstantByte,
 }
 
 /// All bytes that were computed with.
 #[derive(Clone)]
-pub(crate) struct Places {
+pub(crate) struct ConstantMap {
     equal: EqualConstants,
     runs: BTreeMap<(u8, u64), Run>,
 }
 
-impl Places {
+impl ConstantMap {
     pub(crate) fn new(equal: EqualConstants) -> Self {
         Self { equal, runs: BTreeMap::new() }
     }
@@ -62,9 +62,15 @@ impl Places {
     /// `bytes` bytes of the constants of an address space from `at` on stand for these.
     ///
     /// # Errors
-    /// What the first byte that stood for something else stood for.
-    pub(crate) fn stand(&mut self, space: u8, mut at: u64, bytes: u64, stands: Stands) -> Result<(), Stands> {
-        let of = match stands.of {
+    /// The other element that the first conflicting byte stands for.
+    pub(crate) fn assign(
+        &mut self,
+        space: u8,
+        mut at: u64,
+        bytes: u64,
+        element: ConstantByte,
+    ) -> Result<(), ConstantByte> {
+        let of = match element.of {
             Constant::Dense(id) => Constant::Dense(self.equal.tensor(id)),
             Constant::ByColumn(id) => Constant::ByColumn(self.equal.tensor(id)),
             Constant::Plane(id, plane) => Constant::Plane(self.equal.tensor(id), plane),
@@ -73,19 +79,19 @@ impl Places {
             Constant::ZeroPoints(id, first) => Constant::ZeroPoints(self.equal.tensor(id), first),
             Constant::Parameters(layer) => Constant::Parameters(self.equal.parameters(layer)),
         };
-        let (mut stands, end) = (Stands { of, ..stands }, at + bytes);
+        let (mut element, end) = (ConstantByte { of, ..element }, at + bytes);
         while at < end {
             let before = self.runs.range_mut((space, 0)..=(space, at)).next_back();
             if let Some((&(_, start), run)) = before
                 && start + run.bytes >= at
             {
                 let known = start + run.bytes - at;
-                let same = run.stands.advance(at - start) == stands;
+                let same = run.element.advance(at - start) == element;
                 if known > 0 && !same {
-                    return Err(run.stands.advance(at - start));
+                    return Err(run.element.advance(at - start));
                 }
                 if known > 0 {
-                    (at, stands) = (at + known, stands.advance(known));
+                    (at, element) = (at + known, element.advance(known));
                     continue;
                 }
                 if same {
@@ -95,13 +101,13 @@ impl Places {
                         .next()
                         .map_or(end, |(&(other, next), _)| if other == space { next.min(end) } else { end });
                     self.extend(space, start, next - at);
-                    (at, stands) = (next, stands.advance(next - at));
+                    (at, element) = (next, element.advance(next - at));
                     continue;
                 }
             }
             let next = self.runs.range((space, at)..(space, end)).next().map_or(end, |(&(_, next), _)| next);
-            self.runs.insert((space, at), Run { bytes: next - at, stands });
-            (at, stands) = (next, stands.advance(next - at));
+            self.runs.insert((space, at), Run { bytes: next - at, element });
+            (at, element) = (next, element.advance(next - at));
         }
         Ok(())
     }
@@ -126,18 +132,18 @@ mod tests {
         let mut refused = 0;
         for seed in 0..50 {
             let mut random = Random(seed);
-            let mut places = Places::new(EqualConstants::of(&graph));
-            let mut known: BTreeMap<u64, Stands> = BTreeMap::new();
+            let mut map = ConstantMap::new(EqualConstants::of(&graph));
+            let mut known: BTreeMap<u64, ConstantByte> = BTreeMap::new();
             for _ in 0..80 {
                 let (at, bytes) = (random.below(60) as u64, 1 + random.below(12) as u64);
                 let byte = if random.chance(85) { at + 100 } else { random.below(200) as u64 };
-                let stands = Stands { of: Constant::Plane(TensorId(0), 0), byte };
-                let expected = (0..bytes).find_map(|i| known.get(&(at + i)).filter(|&&k| k != stands.advance(i)));
-                let found = places.stand(0, at, bytes, stands);
+                let element = ConstantByte { of: Constant::Plane(TensorId(0), 0), byte };
+                let expected = (0..bytes).find_map(|i| known.get(&(at + i)).filter(|&&k| k != element.advance(i)));
+                let found = map.assign(0, at, bytes, element);
                 assert_eq!(found.err(), expected.copied(), "seed {seed}: {bytes} bytes from {at}");
                 refused += u32::from(expected.is_some());
                 if expected.is_none() {
-                    known.extend((0..bytes).map(|i| (at + i, stands.advance(i))));
+                    known.extend((0..bytes).map(|i| (at + i, element.advance(i))));
                 } else {
                     break;
                 }

@@ -1,4 +1,4 @@
-//! What a tensor's bytes should look like in memory.
+//! The expected bytes of a tensor in memory.
 //!
 //! Data movement changes no value, so an element of a concatenation, rearrangement, gather or padding *is* an element of its
 //! operand. [`Expectation::step`] goes from one to the other; [`Expectation::origin`] goes on to the layer that computed the
@@ -32,8 +32,8 @@ impl<'a> Expectation<'a> {
         Self { graph, producers }
     }
 
-    /// What byte `byte` of a tensor's dense elements is by the layer that makes it, an operand's byte or a fill (`None` if the
-    /// layer computes it, or none makes it), and for how many bytes that goes on consecutively.
+    /// The source of byte `byte` of a tensor's dense elements by the layer that computes it, an operand's byte or a fill
+    /// (`None` if the layer computes it, or none makes it), and for how many bytes that goes on consecutively.
     fn step(&self, tensor: u32, byte: u64) -> (Option<Value>, u64) {
         let info = self.graph.tensor(TensorId(tensor));
         let own = (None, (info.bytes() as u64).saturating_sub(byte));
@@ -80,7 +80,7 @@ impl<'a> Expectation<'a> {
             }
             Op::Pad { input, before, mode, .. } => {
                 let from = &self.graph.tensor(*input).shape;
-                match padded(element, &info.shape, from, before, *mode) {
+                match padded_element(element, &info.shape, from, before, *mode) {
                     (Some(source), run) => follow(*input, source, run),
                     (None, run) => {
                         let value = match mode {
@@ -110,7 +110,7 @@ impl<'a> Expectation<'a> {
         }
     }
 
-    /// What byte `byte` of a tensor's dense elements is in the end: a computed element, a constant's, or a fill; and for how
+    /// The origin of byte `byte` of a tensor's dense elements: a computed element, a constant's, or a fill; and for how
     /// many bytes it goes on consecutively.
     pub(crate) fn origin(&self, tensor: u32, byte: u64) -> (Value, u64) {
         let (mut value, mut run) = (Value::Element(Element::dense(tensor, byte)), u64::MAX);
@@ -128,7 +128,7 @@ impl<'a> Expectation<'a> {
         let (mut one, mut other) = (found, expected);
         while one != other {
             // Layers read what is made before them: the way from the tensor made later cannot have met the other yet.
-            if self.made(one) < self.made(other) {
+            if self.definition(one) < self.definition(other) {
                 (one, other) = (other, one);
             }
             let Some((tensor, byte)) = one.dense() else { return 0 };
@@ -139,7 +139,7 @@ impl<'a> Expectation<'a> {
     }
 
     /// When a value is made: the number of its layer, from 1.
-    fn made(&self, value: Value) -> usize {
+    fn definition(&self, value: Value) -> usize {
         value.dense().and_then(|(tensor, _)| self.producers[tensor as usize]).map_or(0, |layer| layer + 1)
     }
 
@@ -162,7 +162,7 @@ fn consecutive(element: u64, dims: &[u32], strides: &[i64]) -> u64 {
 }
 
 /// Source element of an element of a padded tensor (`None` where a constant stands), and how many elements behave alike.
-fn padded(element: u64, shape: &[usize], from: &[usize], before: &[u32], mode: PadMode) -> (Option<u64>, u64) {
+fn padded_element(element: u64, shape: &[usize], from: &[usize], before: &[u32], mode: PadMode) -> (Option<u64>, u64) {
     let mut rest = element;
     let mut index = vec![0i64; shape.len()];
     for axis in (0..shape.len()).rev() {

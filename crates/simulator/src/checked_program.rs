@@ -1,4 +1,4 @@
-//! What is checked of a whole program before it runs: that every instruction is sound, that it waits for all that it needs, and
+//! The checks of a whole program before it runs: that every instruction is sound, that it waits for all that it needs, and
 //! that no instruction waits for what never comes.
 //!
 //! All of it follows from the instructions, their descriptors, the machine and the sizes of memories, so it holds for any
@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 
 use tpuflow_ir::{Descriptor, Instruction, Machine, Program, Space, StateRegion, Unit, Work};
 
-use crate::awaited::Awaited;
 use crate::check;
+use crate::completion::CompletionWalk;
 use crate::context::LayerTimes;
 use crate::counters::Counters;
 use crate::error::SimError;
@@ -18,7 +18,7 @@ use crate::queue::Queue;
 
 /// A program none of whose instructions breaks a rule by itself.
 #[derive(Debug)]
-pub(crate) struct Sound {
+pub(crate) struct CheckedProgram {
     instructions: Vec<Instruction>,
     descriptors: Vec<Descriptor>,
     machine: Machine,
@@ -29,7 +29,7 @@ pub(crate) struct Sound {
     pub(crate) needs: Vec<[u32; Unit::COUNT]>,
     /// No instruction waits for what never comes.
     pub(crate) ends: bool,
-    /// What a run took that broke no rule; only of programs whose time does not depend on values.
+    /// The time of a run that broke no rule; only of programs whose time does not depend on values.
     pub(crate) time: OnceLock<Time>,
 }
 
@@ -47,20 +47,20 @@ pub(crate) fn time_depends_on_values(program: &Program) -> bool {
     program.instructions.iter().any(|instruction| matches!(instruction.work, Work::Lookup(_)))
 }
 
-impl Sound {
+impl CheckedProgram {
     /// Checks every instruction, derives the order they must keep, and that waits prove it: a program that keeps it only because
     /// something happens to take long is refused.
     ///
     /// # Errors
     /// [`SimError::Hazard`] with the first rule an instruction breaks.
     pub(crate) fn new(program: &Program) -> Result<Self, SimError> {
-        let (mut order, mut awaited) = (Order::default(), Awaited::default());
+        let (mut order, mut awaited) = (Order::default(), CompletionWalk::default());
         let next = |(position, i): (usize, &Instruction)| {
             let needs = order.push(i.unit, &check::accesses(program, position)?);
             let finished = awaited.next(program, position);
             let finished = finished.map_err(|rule| check::hazard(program, position, (Space::Cache, 0), rule))?;
             let is_awaited = needs.iter().zip(&finished).all(|(needed, finished)| needed <= finished);
-            if is_awaited { Ok(needs) } else { Err(check::clash(program, position, &finished)) }
+            if is_awaited { Ok(needs) } else { Err(check::conflicting_access(program, position, &finished)) }
         };
         let needs = program.instructions.iter().enumerate().map(next).collect::<Result<_, SimError>>()?;
         Ok(Self {

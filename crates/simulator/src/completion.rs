@@ -1,5 +1,5 @@
-//! What the waits of a program prove: how many instructions of each unit have finished whenever an instruction starts, however long
-//! everything takes.
+//! The knowledge that waits of a program give: how many instructions of each unit have finished whenever an instruction
+//! starts, however long everything takes.
 //!
 //! Units start their instructions in order and finish them in order. So an instruction that has seen `n` tokens of a unit knows
 //! that the unit's first `n` have finished, and all that the `n`-th knew when it started; and it knows what the instruction before
@@ -10,21 +10,21 @@ use tpuflow_ir::{Program, Unit};
 use crate::hazard::Rule;
 
 /// By unit, how many of its instructions have certainly finished.
-pub(crate) type Finished = [u32; Unit::COUNT];
+pub(crate) type FinishedCounts = [u32; Unit::COUNT];
 
 /// Goes through the list of instructions.
 #[derive(Debug, Default)]
-pub(crate) struct Awaited {
+pub(crate) struct CompletionWalk {
     /// By unit, what each of its instructions knew when it started.
-    known: [Vec<Finished>; Unit::COUNT],
+    known: [Vec<FinishedCounts>; Unit::COUNT],
 }
 
-impl Awaited {
-    /// What the instruction at `position`, the next of the list, knows when it starts.
+impl CompletionWalk {
+    /// The finished instructions known to the one at `position`, the next of the list, when it starts.
     ///
     /// # Errors
     /// [`Rule::Wait`], [`Rule::WaitsTwice`].
-    pub(crate) fn next(&mut self, program: &Program, position: usize) -> Result<Finished, Rule> {
+    pub(crate) fn next(&mut self, program: &Program, position: usize) -> Result<FinishedCounts, Rule> {
         let instruction = &program.instructions[position];
         let own = instruction.unit.index();
         let mut finished = self.known[own].last().copied().unwrap_or_default();

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tpuflow_ir::{Graph, Op, Parts, TensorId, Tiling};
 
-use super::names::{Origin, named};
-use super::reach::Part;
+use super::access::Part;
+use super::names::{Origin, assemble};
 use super::{Claim, Extent, LayerPartsError, PartsError, Span, elements, extents, whole};
 
 /// Parts of layers at most; what programs need is some thousands.
@@ -21,21 +21,21 @@ pub(super) struct Piece {
 }
 
 /// Cuts and joins as they are found. Tensors of the graph are the first pieces; operands are named by pieces.
-pub(super) struct Cutter<'a> {
+pub(super) struct Tiler<'a> {
     pub(super) graph: &'a Graph,
     pub(super) pieces: Vec<Piece>,
     /// By tensor of the graph, pieces of it.
-    held: Vec<Vec<usize>>,
+    pieces_of: Vec<Vec<usize>>,
     /// Operators in order, the layer of the graph they work for, and the piece each makes.
-    pub(super) made: Vec<(Op, usize, usize)>,
+    pub(super) layers: Vec<(Op, usize, usize)>,
     /// Elements that further pieces may have.
-    room: usize,
+    element_budget: usize,
     /// Pieces that are a tensor of the graph by themselves.
     pub(super) complete: BTreeMap<usize, TensorId>,
 }
 
 /// The graph with the layers of every tiling in parts; by tensor, which box of which of the original's it holds.
-pub(super) fn cut(graph: &Graph, tilings: &[Tiling]) -> Result<(Graph, Vec<Claim>), PartsError> {
+pub(super) fn tile(graph: &Graph, tilings: &[Tiling]) -> Result<(Graph, Vec<Claim>), PartsError> {
     let count = graph.layers.len();
     // By layer, which tiling it belongs to.
     let mut runs: Vec<Option<&Tiling>> = vec![None; count];
@@ -55,25 +55,25 @@ pub(super) fn cut(graph: &Graph, tilings: &[Tiling]) -> Result<(Graph, Vec<Claim
         span: whole(&tensor.shape),
         origin: Origin::Original,
     };
-    let mut cutter = Cutter {
+    let mut cutter = Tiler {
         graph,
         pieces: graph.tensors.iter().enumerate().map(original).collect(),
-        held: vec![vec![]; graph.tensors.len()],
-        made: vec![],
-        room: graph.tensors.iter().map(|tensor| tensor.elements()).sum::<usize>().saturating_mul(REPEATED),
+        pieces_of: vec![vec![]; graph.tensors.len()],
+        layers: vec![],
+        element_budget: graph.tensors.iter().map(|tensor| tensor.elements()).sum::<usize>().saturating_mul(REPEATED),
         complete: BTreeMap::new(),
     };
     for (number, layer) in graph.layers.iter().enumerate() {
         match runs[number] {
-            None => cutter.made.push((layer.op.clone(), number, layer.output.index())),
-            Some(tiling) if tiling.first.index() == number => cutter.run(tiling)?,
+            None => cutter.layers.push((layer.op.clone(), number, layer.output.index())),
+            Some(tiling) if tiling.first.index() == number => cutter.tile_run(tiling)?,
             Some(_) => {}
         }
     }
-    Ok(named(cutter))
+    Ok(assemble(cutter))
 }
 
-impl Cutter<'_> {
+impl Tiler<'_> {
     fn shape(&self, id: TensorId) -> &[usize] {
         &self.graph.tensor(id).shape
     }
@@ -84,9 +84,9 @@ impl Cutter<'_> {
         move |reason| PartsError::Layer { layer, reason }
     }
 
-    fn run(&mut self, tiling: &Tiling) -> Result<(), PartsError> {
+    fn tile_run(&mut self, tiling: &Tiling) -> Result<(), PartsError> {
         let run = tiling.first.index()..=tiling.last.index();
-        let mut leaves: Vec<usize> = run.clone().filter(|&layer| self.leaves(layer, *run.end())).collect();
+        let mut leaves: Vec<usize> = run.clone().filter(|&layer| self.is_read_outside(layer, *run.end())).collect();
         if leaves.is_empty() {
             // Nobody reads the last: it is computed all the same.
             leaves.push(*run.end());
@@ -97,16 +97,17 @@ impl Cutter<'_> {
             return Err(PartsError::PartCount { parts: boxes.len(), layers: run.count(), limit: MOST });
         }
         for part in boxes {
-            for (layer, part) in self.needs(run.clone(), &part)? {
+            for (layer, part) in self.required_parts(run.clone(), &part)? {
                 let output = self.graph.layers[layer].output;
-                if self.holder(output, &part.span).is_none() {
-                    let operands: Vec<_> = part.takes.iter().map(|(id, span)| self.take(*id, span, layer)).collect();
-                    let piece = self.piece(output, &part.span, Origin::Computed);
-                    self.make(&part.op, &operands, layer, piece)?;
+                if self.smallest_containing(output, &part.span).is_none() {
+                    let operands: Vec<_> =
+                        part.operands.iter().map(|(id, span)| self.slice(*id, span, layer)).collect();
+                    let piece = self.add_piece(output, &part.span, Origin::Computed);
+                    self.add_layer(&part.op, &operands, layer, piece)?;
                 }
             }
             for (&layer, span) in &part {
-                let piece = self.take(self.graph.layers[layer].output, span, layer);
+                let piece = self.slice(self.graph.layers[layer].output, span, layer);
                 joined.entry(layer).or_default().push(piece);
             }
         }
@@ -123,7 +124,7 @@ impl Cutter<'_> {
     }
 
     /// Whether what a layer makes is wanted behind layer `last`.
-    fn leaves(&self, layer: usize, last: usize) -> bool {
+    fn is_read_outside(&self, layer: usize, last: usize) -> bool {
         let output = self.graph.layers[layer].output;
         let behind = &self.graph.layers[last + 1..];
         self.graph.outputs.contains(&output) || behind.iter().any(|reader| reader.op.operands().contains(&output))
@@ -153,7 +154,7 @@ impl Cutter<'_> {
                 let parts = parts.filter(|parts| parts.saturating_mul(leaves.len()) <= MOST);
                 let parts = parts.ok_or(PartsError::GridSize { counts, limit: MOST })?;
                 let part = |number: usize| {
-                    let cell = |&layer| Ok((layer, self.cell(layer, counts, number).map_err(self.fail(layer))?));
+                    let cell = |&layer| Ok((layer, self.grid_cell(layer, counts, number).map_err(self.fail(layer))?));
                     leaves.iter().map(cell).collect()
                 };
                 (0..parts).map(part).collect()
@@ -162,7 +163,7 @@ impl Cutter<'_> {
     }
 
     /// Part `number` of a layer's result, cut into so many images, rows and columns; columns first.
-    fn cell(&self, layer: usize, counts: [usize; 3], mut number: usize) -> Result<Extent, LayerPartsError> {
+    fn grid_cell(&self, layer: usize, counts: [usize; 3], mut number: usize) -> Result<Extent, LayerPartsError> {
         let shape = self.shape(self.graph.layers[layer].output);
         let mut span = whole(shape);
         // Axes from the end: columns stand before channels, rows before them; images first, where there are four axes.
@@ -183,8 +184,8 @@ impl Cutter<'_> {
         Ok(span)
     }
 
-    /// What every layer of the run makes for one part: what leaves it, and what layers behind it take.
-    fn needs(
+    /// The part of every layer of the run for one box: the elements that leave the run, and those that later layers take.
+    fn required_parts(
         &self,
         run: std::ops::RangeInclusive<usize>,
         leaves: &BTreeMap<usize, Extent>,
@@ -192,9 +193,9 @@ impl Cutter<'_> {
         let mut needs: BTreeMap<usize, Part> = BTreeMap::new();
         for number in run.rev() {
             let layer = &self.graph.layers[number];
-            let taken = needs.values().flat_map(|part| &part.takes).filter(|(id, _)| *id == layer.output);
+            let taken = needs.values().flat_map(|part| &part.operands).filter(|(id, _)| *id == layer.output);
             let asked = leaves.get(&number).into_iter().chain(taken.map(|(_, span)| span)).cloned();
-            if let Some(wanted) = asked.reduce(|a, b| around(&a, &b)) {
+            if let Some(wanted) = asked.reduce(|a, b| bounding_box(&a, &b)) {
                 needs.insert(number, Part::of(self.graph, layer, &wanted).map_err(self.fail(number))?);
             }
         }
@@ -202,24 +203,24 @@ impl Cutter<'_> {
     }
 
     /// The smallest part made or cut before that holds a box; of several, the first.
-    fn holder(&self, of: TensorId, span: &[Span]) -> Option<usize> {
+    fn smallest_containing(&self, of: TensorId, span: &[Span]) -> Option<usize> {
         let holds = |piece: &usize| {
             let outer = &self.pieces[*piece].span;
             !self.complete.contains_key(piece) && outer.iter().zip(span).all(|(o, s)| o.0 <= s.0 && s.1 <= o.1)
         };
         let size = |piece: &usize| elements(&self.pieces[*piece].span);
-        self.held[of.index()].iter().copied().filter(holds).min_by_key(size)
+        self.pieces_of[of.index()].iter().copied().filter(holds).min_by_key(size)
     }
 
     /// A box of a tensor, cut out of the smallest piece that holds it unless it is one.
-    fn take(&mut self, of: TensorId, span: &[Span], reader: usize) -> usize {
-        let source = self.holder(of, span).unwrap_or(of.index());
+    fn slice(&mut self, of: TensorId, span: &[Span], reader: usize) -> usize {
+        let source = self.smallest_containing(of, span).unwrap_or(of.index());
         if self.pieces[source].span == span {
             return source;
         }
         let constant = self.graph.tensor(of).constant.is_some();
         let outer = self.pieces[source].span.clone();
-        let piece = self.piece(of, span, if constant { Origin::Constant } else { Origin::Operand });
+        let piece = self.add_piece(of, span, if constant { Origin::Constant } else { Origin::Operand });
         if !constant {
             // One loop for each axis of what is cut, from its first element on.
             let mut strides = Vec::with_capacity(outer.len());
@@ -230,32 +231,32 @@ impl Cutter<'_> {
             }
             let dims: Vec<u32> = extents(span).into_iter().map(|extent| extent as u32).collect();
             let offset = (0..span.len()).map(|axis| (span[axis].0 - outer[axis].0) as i64 * strides[axis]).sum();
-            self.made.push((Op::Rearrange { input: TensorId::new(source), dims, strides, offset }, reader, piece));
+            self.layers.push((Op::Rearrange { input: TensorId::new(source), dims, strides, offset }, reader, piece));
         }
         piece
     }
 
-    fn piece(&mut self, of: TensorId, span: &[Span], origin: Origin) -> usize {
+    fn add_piece(&mut self, of: TensorId, span: &[Span], origin: Origin) -> usize {
         let number = self.pieces.len();
         if !matches!(origin, Origin::Joined) {
-            self.held[of.index()].push(number);
+            self.pieces_of[of.index()].push(number);
         }
-        self.room = self.room.saturating_sub(elements(span));
+        self.element_budget = self.element_budget.saturating_sub(elements(span));
         self.pieces.push(Piece { of, span: span.to_vec(), origin });
         number
     }
 
-    fn make(&mut self, op: &Op, operands: &[usize], layer: usize, piece: usize) -> Result<(), PartsError> {
+    fn add_layer(&mut self, op: &Op, operands: &[usize], layer: usize, piece: usize) -> Result<(), PartsError> {
         let ids: Vec<TensorId> = operands.iter().map(|&piece| TensorId::new(piece)).collect();
-        self.made.push((op.with_operands(&ids), layer, piece));
-        if self.room == 0 {
+        self.layers.push((op.with_operands(&ids), layer, piece));
+        if self.element_budget == 0 {
             return Err(PartsError::ElementCount { factor: REPEATED });
         }
-        if self.made.len() > 4 * MOST { Err(PartsError::LayerCount { limit: 4 * MOST }) } else { Ok(()) }
+        if self.layers.len() > 4 * MOST { Err(PartsError::LayerCount { limit: 4 * MOST }) } else { Ok(()) }
     }
 
     /// Where pieces begin along an axis, and none goes on from before.
-    fn straight(&self, pieces: &[usize], axis: usize) -> Vec<usize> {
+    fn straight_cuts(&self, pieces: &[usize], axis: usize) -> Vec<usize> {
         // By position, how many more pieces lie on both sides of it than on both sides of the one before.
         let mut across: BTreeMap<usize, i64> = BTreeMap::new();
         let mut starts = BTreeSet::new();
@@ -283,7 +284,7 @@ impl Cutter<'_> {
             return if found == span { Ok(only) } else { Err(LayerPartsError::Coverage { expected: span.to_vec() }) };
         }
         let (axis, mut starts) = (0..span.len())
-            .map(|axis| (axis, self.straight(&pieces, axis)))
+            .map(|axis| (axis, self.straight_cuts(&pieces, axis)))
             .find(|(_, starts)| starts.len() > 1)
             .ok_or(LayerPartsError::NoStraightCut)?;
         starts[0] = span[axis].0;
@@ -300,15 +301,15 @@ impl Cutter<'_> {
         }
         let output = self.graph.layers[layer].output;
         let all = *span == whole(self.shape(output));
-        let piece = if all { output.index() } else { self.piece(output, span, Origin::Joined) };
+        let piece = if all { output.index() } else { self.add_piece(output, span, Origin::Joined) };
         let requants = vec![None; slabs.len()];
         let op = Op::Concat { inputs: slabs.iter().copied().map(TensorId::new).collect(), axis: axis as u32, requants };
-        self.made.push((op, layer, piece));
+        self.layers.push((op, layer, piece));
         Ok(piece)
     }
 }
 
 /// The smallest box around two.
-fn around(a: &[Span], b: &[Span]) -> Extent {
+fn bounding_box(a: &[Span], b: &[Span]) -> Extent {
     a.iter().zip(b).map(|(a, b)| (a.0.min(b.0), a.1.max(b.1))).collect()
 }

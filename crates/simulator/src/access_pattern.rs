@@ -48,7 +48,7 @@ impl Piece {
     }
 
     /// Itself and what follows it as one piece, where that is one.
-    fn joined(self, next: Self) -> Option<Self> {
+    fn merge(self, next: Self) -> Option<Self> {
         let one = self.count == 1 && next.count == 1 && self.first + self.words == next.first;
         if one {
             return Some(Self::new(self.first, self.words + next.words));
@@ -61,7 +61,7 @@ impl Piece {
 
 /// `accesses` accesses spread evenly over a list of words: access `i` visits word `floor(i * words / accesses)` of the list.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Walk {
+pub(crate) struct SpreadAccesses {
     pieces: SmallVec<[Piece; 2]>,
     words: u64,
     accesses: u64,
@@ -71,12 +71,12 @@ pub(crate) struct Walk {
     before: u64,
 }
 
-impl Walk {
+impl SpreadAccesses {
     fn new(pieces: impl IntoIterator<Item = Piece>, accesses: u64) -> Self {
         let mut walk = Self { accesses, ..Self::default() };
         for piece in pieces {
-            match walk.pieces.last_mut().and_then(|last| Some((last.joined(piece)?, last))) {
-                Some((joined, last)) => *last = joined,
+            match walk.pieces.last_mut().and_then(|last| Some((last.merge(piece)?, last))) {
+                Some((merged, last)) => *last = merged,
                 None => walk.pieces.push(piece),
             }
             walk.words += piece.len();
@@ -146,15 +146,18 @@ fn rows(view: &View, first: u32, count: u32, word: usize) -> impl Iterator<Item 
 }
 
 /// Read walks and the write walk of a pool or vector instruction, with its unit cycles.
-pub(crate) fn walks(program: &Program, instruction: &Instruction) -> Option<(u64, SmallVec<[Walk; 3]>, Walk)> {
+pub(crate) fn access_patterns(
+    program: &Program,
+    instruction: &Instruction,
+) -> Option<(u64, SmallVec<[SpreadAccesses; 3]>, SpreadAccesses)> {
     let Streams { cycles, reads, writes } = timing::streams(&instruction.work, &program.descriptors, &program.machine)?;
     let cycles = cycles.max(1);
     let word = program.machine.word();
     match &instruction.work {
         Work::Pool(p) => {
             let Descriptor::Pool(d) = program.descriptor(p.descriptor) else { return None };
-            let read = Walk::new(lines(p, d, word), reads[0]);
-            let write = Walk::new(rows(&p.output, p.first_row, p.rows, word), writes);
+            let read = SpreadAccesses::new(lines(p, d, word), reads[0]);
+            let write = SpreadAccesses::new(rows(&p.output, p.first_row, p.rows, word), writes);
             Some((cycles, SmallVec::from_iter([read]), write))
         }
         Work::Vector(v) => {
@@ -166,15 +169,15 @@ pub(crate) fn walks(program: &Program, instruction: &Instruction) -> Option<(u64
             let in_cache = touched.reads.iter().filter(|s| s.space == Space::Cache);
             let reads = v.inputs.iter().zip(in_cache).zip(reads).map(|((view, s), count)| {
                 if row_wise && view.rows == v.output.rows {
-                    Walk::new(rows(view, v.first_row, v.rows, word), count)
+                    SpreadAccesses::new(rows(view, v.first_row, v.rows, word), count)
                 } else {
-                    Walk::new([stretch(s)], count)
+                    SpreadAccesses::new([stretch(s)], count)
                 }
             });
             let write = if row_wise {
-                Walk::new(rows(&v.output, v.first_row, v.rows, word), writes)
+                SpreadAccesses::new(rows(&v.output, v.first_row, v.rows, word), writes)
             } else {
-                Walk::new(touched.writes.iter().map(stretch), writes)
+                SpreadAccesses::new(touched.writes.iter().map(stretch), writes)
             };
             Some((cycles, reads.collect(), write))
         }
@@ -249,7 +252,7 @@ mod tests {
             // Twice, so that pieces may join.
             let pieces = super::rows(&view, first, more + 1, WORD).chain(super::rows(&view, first + more + 1, 1, WORD));
             let expected = slow(&view, first, more + 2);
-            let walk = Walk::new(pieces, 1);
+            let walk = SpreadAccesses::new(pieces, 1);
             prop_assert_eq!(walk.words, expected.len() as u64);
             let mut rest = &expected[..];
             for piece in walk.pieces {

@@ -18,12 +18,12 @@ const COMBS: [u64; 65] = {
 };
 
 /// Every `step`-th of 64 bits, from the lowest on; `step` is at least 1.
-pub(crate) fn comb(step: u64) -> u64 {
+pub(crate) fn every_nth_bit(step: u64) -> u64 {
     COMBS[step.min(64) as usize]
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct AccessRate {
     at: u64,
     rest: u64,
     whole: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Pace {
     count: u64,
 }
 
-impl Pace {
+impl AccessRate {
     /// Stands at number `first`. `count` may be 0 if it is never asked.
     pub(crate) fn new(places: u64, count: u64, offset: u64, first: u64) -> Self {
         let count = count.max(1);
@@ -54,7 +54,7 @@ impl Pace {
     }
 
     /// How many numbers from this on, of at most 64, have a place before `limit`.
-    pub(crate) fn before(&self, limit: u64) -> u64 {
+    pub(crate) fn count_before(&self, limit: u64) -> u64 {
         let places = limit.saturating_sub(self.at);
         if self.whole == 1 && self.part == 0 {
             return places.min(64);
@@ -73,7 +73,7 @@ impl Pace {
         if self.part == 0 {
             let found = count.min(end.saturating_sub(at).div_ceil(self.whole.max(1)));
             let Some(last) = found.checked_sub(1) else { return (0, 0) };
-            let comb = comb(self.whole) & ones(last * self.whole + 1);
+            let comb = every_nth_bit(self.whole) & ones(last * self.whole + 1);
             return (comb << (at - block), found);
         }
         let (mut pace, mut mask, mut found) = (*self, 0, 0);
@@ -119,7 +119,7 @@ mod tests {
                 let place = |number: u64| {
                     ((u128::from(number) * u128::from(places) + u128::from(offset)) / u128::from(count)) as u64
                 };
-                let mut pace = Pace::new(places, count, offset, first);
+                let mut pace = AccessRate::new(places, count, offset, first);
                 for number in first..first + 2 {
                     assert_eq!(pace.at(), place(number), "number {number} of {count} over {places} places");
                     pace.advance();
@@ -138,12 +138,12 @@ mod tests {
             [origin, length] in [0u64..100, 1u64..65], limit in 0u64..600,
         ) {
             let place = |number: u64| (number * places + offset) / count;
-            let mut pace = Pace::new(places, count, offset, first);
+            let mut pace = AccessRate::new(places, count, offset, first);
             pace.skip(skipped);
             let first = first + skipped;
             prop_assert_eq!(pace.at(), place(first));
             let before = (0..64).take_while(|n| place(first + n) < limit).count() as u64;
-            prop_assert_eq!(pace.before(limit), before);
+            prop_assert_eq!(pace.count_before(limit), before);
             if pace.is_sparse() {
                 // A block that the first number lies in.
                 let at = origin + place(first);
