@@ -13,8 +13,8 @@ import onnx_ir as ir
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
 from tpuflow.errors import Finding, ModelError, UnsupportedModelError
+from tpuflow.frontend.constraints.indices import FATAL
 from tpuflow.frontend.hazards import DIVISORS
-from tpuflow.frontend.index_constraints import FATAL
 from tpuflow.frontend.outside import OUTSIDE, infer_outside
 from tpuflow.frontend.session import FloatSession
 from tpuflow.frontend.supported import operator_name

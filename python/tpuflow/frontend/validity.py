@@ -22,7 +22,7 @@ import onnx
 import onnx_ir as ir
 
 from tpuflow.frontend.constraints import LARGEST, Objection, violations
-from tpuflow.frontend.contributed_constraints import contributed_violations
+from tpuflow.frontend.constraints.contributed import contributed_violations
 from tpuflow.frontend.inference import DOMAIN, infer_output
 from tpuflow.frontend.values import SEEN, input_at, shape_of
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from tpuflow.frontend.index_constraints import Objection
+    from tpuflow.frontend.constraints.indices import Objection
 
 __all__ = ["branches_fit", "loop_fits", "parts_fit", "scan_fits"]
 

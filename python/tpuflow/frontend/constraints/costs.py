@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from tpuflow.frontend.index_constraints import Objection
+    from tpuflow.frontend.constraints.indices import Objection
 
 __all__ = ["distribution_exists", "neighbors_exist", "steps_end"]
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from tpuflow.frontend.index_constraints import Constraint, Objection, one_number, shaped
+from tpuflow.frontend.constraints.indices import Constraint, Objection, one_number, shaped
 from tpuflow.frontend.values import array_of, input_at, shape_of
 
 __all__ = ["contributed_violations"]
