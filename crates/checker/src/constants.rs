@@ -5,7 +5,8 @@ use tpuflow_ir::{Space, TensorId};
 use crate::constant_map::{Constant, ConstantByte};
 use crate::contents::{Piece, Tokens, Value};
 use crate::rule::{Fault, Rule};
-use crate::walk::{Walk, piece_at};
+use crate::values::piece_at;
+use crate::walk::Walk;
 
 impl Walk<'_> {
     /// Bytes of the constants stand for this and for nothing else.

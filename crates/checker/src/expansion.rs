@@ -7,7 +7,8 @@ use crate::constant_map::{Constant, ConstantByte};
 use crate::contents::{Piece, Value};
 use crate::packed::PackedImage;
 use crate::rule::{Fault, Rule};
-use crate::walk::{Walk, piece_at};
+use crate::values::piece_at;
+use crate::walk::Walk;
 
 /// The packed weights a byte of the cache is an element of, and which.
 pub(crate) fn packed_element(pieces: &[Piece], at: u64) -> Option<(PackedImage, u64)> {

@@ -41,6 +41,7 @@ mod state;
 mod stretches;
 mod transfer;
 mod units;
+mod values;
 mod vector;
 mod views;
 mod walk;

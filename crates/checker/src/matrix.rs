@@ -226,7 +226,7 @@ impl Walk<'_> {
             let pieces = self.load(Space::Cache, start, start + span)?;
             let Some(linear) = linear else {
                 if apart || rows == 1 {
-                    crate::walk::require_defined(&pieces, Space::Cache, start, start + span)?;
+                    crate::values::require_defined(&pieces, Space::Cache, start, start + span)?;
                 }
                 continue;
             };

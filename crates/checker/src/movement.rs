@@ -9,8 +9,9 @@ use tpuflow_ir::{Arithmetic, Layer, Op, Space, View};
 
 use crate::contents::{Element, Piece, Value};
 use crate::rule::{Fault, Operand, Rule};
+use crate::values::require_defined;
 use crate::vector::check_scaling;
-use crate::walk::{Walk, require_defined};
+use crate::walk::Walk;
 
 /// Loops of a move: extent, input stride, output stride, in elements.
 pub(crate) type Nest = [(u64, i64, i64)];
@@ -130,7 +131,7 @@ impl Walk<'_> {
             Some((_, to)) if *to == start => *to = start + count * size,
             _ => read.push((start, start + count * size)),
         }
-        let covered = crate::walk::pieces_within(pieces, start, start + count * size);
+        let covered = crate::values::pieces_within(pieces, start, start + count * size);
         self.spend(covered.len() as u64)?;
         require_defined(&covered, input.space, start, start + count * size)?;
         match arrived {

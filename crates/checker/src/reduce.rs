@@ -7,8 +7,9 @@ use tpuflow_ir::{Arithmetic, DType, Layer, Op, ReduceKind, TensorId, View};
 use crate::contents::Value;
 use crate::matrix::same_finish;
 use crate::rule::{Fault, Operand, Rule};
+use crate::values::require_defined;
 use crate::vector::check_scaling;
-use crate::walk::{Walk, require_defined};
+use crate::walk::Walk;
 
 /// The stretch an instruction states.
 struct Claim<'p> {
