@@ -6,7 +6,7 @@ repeat elements, or multiply by a positive constant, change the view or the scal
 operator that needs its operand in a certain order asks for it (`rearrange`, `whole_tensor`, `rows`), and one
 `Rearrange` is emitted where the view differs.
 
-`walk` goes through the model; operators call the methods of its context.
+`walk` goes through the model; operators call the methods of its context. `ports` adds inputs and outputs.
 
 Invariants: layers are emitted in the model's order; the quantisation of a tensor is that of the value it
 was made for; a concatenation's own quantisation is also that of operands nothing else reads, so that it
@@ -33,23 +33,19 @@ from tpuflow.lowering.expressions import EXPRESSIONS, program
 from tpuflow.lowering.fixed_point import Requant
 from tpuflow.lowering.functions import FUNCTIONS, PERIODS
 from tpuflow.lowering.grids import (
-    TRUTH,
     Grids,
     clamp,
-    code_grid,
     float_clamp,
-    qinvariant,
     stated_grid,
-    stated_input,
 )
-from tpuflow.lowering.layout import Shape, StoredValue, input_order, natural_order, rearrangement
-from tpuflow.lowering.nodes import is_constant, shape_of, sole_user
+from tpuflow.lowering.layout import Shape, StoredValue, natural_order, rearrangement
+from tpuflow.lowering.nodes import shape_of, sole_user
 from tpuflow.lowering.operators import Op
 from tpuflow.lowering.plan import Step, plan
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError
 from tpuflow.lowering.scheme import Quant
 from tpuflow.lowering.settings import REQUANT, WIDE_TABLE, Settings
-from tpuflow.lowering.states import ROW_ORDER, ROWS, row_shape, states_of
+from tpuflow.lowering.states import states_of
 from tpuflow.lowering.tables import SampledFunction, sample
 from tpuflow.lowering.unify import cache_ranges, unified_ranges
 from tpuflow.lowering.view import View
@@ -65,8 +61,6 @@ __all__ = ["Graph", "Layer", "Lowering", "Tensor"]
 Graph = _core.Graph
 Tensor = _core.Tensor
 Layer = _core.Layer
-
-BOOL = ir.DataType.BOOL
 
 
 class Lowering:
@@ -97,9 +91,9 @@ class Lowering:
         self.stored: dict[ir.Value, StoredValue] = {}
         self._arranged: dict[tuple[StoredValue, Shape, Shape], StoredValue] = {}
         self._requantized: dict[tuple[ir.Value, Quant], StoredValue] = {}
-        self._sources: dict[int, str] = {}
-        self._states = states_of(self.graph)
-        self._ports: tuple[list[ir.Value], list[ir.Value]] = ([], [])
+        self.sources: dict[int, str] = {}
+        """By tensor of the graph, the name of the model's value that it equals."""
+        self.states = states_of(self.graph)
         self.step: Step | None = None
         self._names: set[str] = set()
 
@@ -372,13 +366,13 @@ class Lowering:
         A layer that computes no node of the model (it has none in `nodes`) gives its own name to its tensor.
         """
         found = self._source(value, view, math.prod(shape), quant)
-        tensor, source = self._tensor(shape, found, quant)
+        tensor, source = self.tensor_fields(shape, found, quant)
         tensor_name = (source or value.name or name) if nodes else name
         index = self.builder.layer(
             self.unique(name, "layer"), op, self.unique(tensor_name), nodes=list(nodes), **tensor
         )
         if source is not None:
-            self._sources[index] = source
+            self.sources[index] = source
         return StoredValue(index, tuple(shape), view, quant)
 
     def hidden_layer(self, name: str, op: Op, shape: Shape, quant: Quant, nodes: Sequence[str] = ()) -> int:
@@ -403,7 +397,7 @@ class Lowering:
         self._names.add(f"{kind}:{candidate}")
         return candidate
 
-    def _tensor(
+    def tensor_fields(
         self, shape: Shape, found: tuple[ir.Value, Shape] | None, quant: Quant | None
     ) -> tuple[dict[str, Any], str | None]:
         """Arguments of the builder for a tensor, and the name of the model's value it equals."""
@@ -466,71 +460,9 @@ class Lowering:
                 return value, permutation
         return best
 
-    # Inputs and outputs of the network.
-
-    def add_input(self, value: ir.Value) -> None:
-        """Adds an input of the network, unless it is constant."""
-        if is_constant(value):
-            return
-        shape = shape_of(value)
-        is_state = self.is_state(value)
-        order = ROW_ORDER if is_state else input_order(value)
-        view = View.dense(shape, order)
-        stored_shape = row_shape(shape) if is_state else tuple(shape[axis] for axis in order)
-        if value.dtype is not None and value.dtype.is_floating_point():
-            quant: Quant | None = stated_input(value)
-            config = self.settings.of((value.name or "",))
-            if value.name in config.qinvariant and not scheme.is_float(config.dtype):
-                quant = qinvariant(config)
-            quant = quant or self.grids.own_quant((value.name or "",), value, config)
-        else:
-            quant = TRUTH if value.dtype == BOOL else code_grid(value)
-        name = value.name or "input"
-        tensor, _ = self._tensor(stored_shape, (value, order), quant)
-        index = self.builder.input(self.unique(name), **tensor)
-        self._ports[0].append(value)
-        self._sources[index] = value.name or ""
-        self.stored[value] = StoredValue(index, stored_shape, view, quant)
-
-    def add_output(self, value: ir.Value) -> None:
-        """Makes a value an output of the network, written out if it is no tensor of its own name.
-
-        Raises:
-            UnsupportedNodeError: It is constant, has no elements, or another shape than what computes it.
-        """
-        if value not in self.stored:
-            raise UnsupportedNodeError("is constant")
-        if 0 in shape_of(value):
-            raise UnsupportedNodeError("has no elements")
-        stored = self.stored[value]
-        if stored.view.shape != shape_of(value):
-            made = list(stored.view.shape)
-            raise UnsupportedNodeError(f"has the shape {list(shape_of(value))}, its node makes {made}")
-        named = self._sources.get(stored.tensor) == value.name
-        is_state = value in self._states.values()
-        order = ROW_ORDER if is_state else natural_order(stored.view)
-        extents = stored.view.shape
-        shape = row_shape(extents) if is_state else tuple(extents[axis] for axis in order)
-        view = View.dense(extents, order)
-        in_rows = stored.shape == shape and stored.view == view
-        if not named or stored.view.permutation(stored.elements) is None or (is_state and not in_rows):
-            op = rearrangement(stored, order)
-            stored = self.layer(f"{value.name}/output", op, value, shape, view, stored.quant, [])
-        self.builder.output(stored.tensor)
-        self._ports[1].append(value)
-        if is_state:
-            self.stored[value] = stored
-
     def is_state(self, value: ir.Value) -> bool:
         """Whether a network input is a cache that may stay on the device, stored row by row."""
-        return value in self._states
-
-    def declare_states(self) -> None:
-        """Declares the caches that stay on the device: those whose new rows lie on the grid of the past."""
-        inputs, outputs = self._ports
-        for past, new in self._states.items():
-            if self.stored[past].quant == self.stored[new].quant:
-                self.builder.state(inputs.index(past), outputs.index(new), ROWS)
+        return value in self.states
 
 
 def _by_index(

@@ -21,6 +21,7 @@ from tpuflow.lowering import scheme
 from tpuflow.lowering.fixed_point import FactorError
 from tpuflow.lowering.grids import CODES_PASS
 from tpuflow.lowering.nodes import is_constant, operator, shape_of
+from tpuflow.lowering.ports import Ports
 from tpuflow.lowering.registry import LOWERINGS, VIEWS, UnsupportedNodeError
 
 if TYPE_CHECKING:
@@ -51,9 +52,10 @@ def walk(context: Lowering, *, whole: bool = True) -> Graph:
     if elsewhere:
         raise UnsupportedModelError(context.graph.name or "model", elsewhere)
     findings: list[Finding] = []
+    ports = Ports(context)
     for value in context.graph.inputs:
         try:
-            context.add_input(value)
+            ports.add_input(value)
         except UnsupportedNodeError as error:
             findings.append(Finding(value.name or "", "input", error.attribute, error.reason))
     for step in context.steps:
@@ -63,12 +65,12 @@ def walk(context: Lowering, *, whole: bool = True) -> Graph:
     context.step = None
     for value in context.graph.outputs:
         try:
-            context.add_output(value)
+            ports.add_output(value)
         except UnsupportedNodeError as error:
             findings.append(Finding(value.name or "", "output", error.attribute, error.reason))
     if findings:
         raise UnsupportedModelError(context.graph.name or "model", findings)
-    context.declare_states()
+    ports.declare_states()
     if whole:
         context.settings.check_effects()
     return context.builder.finish()
