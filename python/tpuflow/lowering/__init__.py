@@ -3,11 +3,11 @@
     graph = lower(model, ranges, config)
 
 `plan` groups nodes into layers; `walk` visits them, and `lowering` represents every value as a `view` of a
-stored tensor (`layout`), `ports` adds inputs and outputs; `registry` finds the function in `ops/` that emits an operator's layer, as an `Op`
-of the graph (`operators`); `grids` chooses scales and zero points, `scheme` quantises arrays, `sums`
-weights and biases of linear layers; `tables` samples functions, `fixed_point` computes multipliers;
-`settings` looks up the configuration of a layer. New operators are added to `ops/`, new quantisation modes
-to `scheme`.
+stored tensor (`layout`), `ports` adds inputs and outputs; `registry` finds the function in `ops/` that
+emits an operator's layer, as an `Op` of the graph (`operators`); `grids` chooses scales and zero points,
+`scheme` quantises arrays, `sums` weights and biases of linear layers; `tables` samples functions,
+`fixed_point` computes multipliers; `settings` looks up the configuration of a layer. New operators are
+added to `ops/`, new quantisation modes to `scheme`.
 """
 
 from __future__ import annotations
