@@ -36,11 +36,27 @@ __all__ = [
 class TpuflowError(Exception):
     """The request or its input is wrong; the text says what, where and what to do.
 
+    It is one line, and one more for each detail: ends of lines in what it quotes from a file are escaped.
+
     Attributes:
         exit_status: Of the command line.
+        details: Lines of a list behind the sentence.
     """
 
     exit_status = 1
+
+    def __init__(self, text: str = "", details: Sequence[str] = ()) -> None:
+        super().__init__(text, tuple(details))
+        self.details = tuple(details)
+
+    def __str__(self) -> str:
+        return "\n  ".join(_one_line(line) for line in (self.args[0], *self.details))
+
+
+def _one_line(text: str) -> str:
+    return "".join(
+        char.encode("unicode_escape").decode() if len(char.splitlines()[0]) == 0 else char for char in text
+    )
 
 
 class ShortfallError(TpuflowError):
@@ -124,17 +140,21 @@ class UnsupportedModelError(ModelError):
     """The model is valid but has nodes outside the supported set; lists all of them at once.
 
     Attributes:
+        source: What the model is called.
         findings: One entry per offending node and attribute, in graph order.
         cut_points: Tensors at which the model can be cut so that what comes before them is supported.
     """
 
     def __init__(self, source: str, findings: Sequence[Finding], cut_points: Sequence[str] = ()) -> None:
+        self.source = source
         self.findings = tuple(findings)
         self.cut_points = tuple(cut_points)
         count = len(self.findings)
         nodes = "1 unsupported node" if count == 1 else f"{count} unsupported nodes"
-        listing = "".join(f"\n  {finding}" for finding in self.findings)
-        advice = ""
+        details = [str(finding) for finding in self.findings]
         if self.cut_points:
-            advice = f"\n  to do without them, cut the model: --cut-outputs {','.join(self.cut_points)}"
-        super().__init__(f"{source}: {nodes}{':' if count else ''}{listing}{advice}")
+            details.append(f"to do without them, cut the model: --cut-outputs {','.join(self.cut_points)}")
+        super().__init__(f"{source}: {nodes}{':' if count else ''}", details)
+
+    def __reduce__(self) -> tuple[type[UnsupportedModelError], tuple[object, ...]]:
+        return type(self), (self.source, self.findings, self.cut_points)

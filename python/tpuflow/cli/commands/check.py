@@ -174,7 +174,7 @@ def _check_program(file: Path, graph: Path | None, json: Path | None) -> None:
         },
     )
     if broken:
-        raise ProgramError(f"{file}: {len(broken)} broken rules:" + "".join(f"\n  {rule}" for rule in broken))
+        raise ProgramError(f"{file}: {len(broken)} broken rules:", [str(rule) for rule in broken])
     meaning = (
         f"; without {beside} its values were not followed" if source is None else f" and computes {source}"
     )
