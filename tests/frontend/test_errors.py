@@ -283,7 +283,7 @@ def test_a_region_without_bounds() -> None:
     proto = graph([node], {"x": [3, 4]}, ["z"], {"r": roi, "s": np.array([2, 0.25], np.float32)})
     (finding,) = check_model(proto)
     assert finding.attribute == "input 1"
-    assert finding.reason.endswith("are not all finite")
+    assert finding.reason.endswith("are not all below 1e+06 and finite")
 
 
 @pytest.mark.parametrize(

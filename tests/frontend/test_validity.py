@@ -61,6 +61,8 @@ POOL = {"kernel_shape": [2, 2]}
         (("GlobalLpPool", "w", "z"), {"w": array(2, 3)}, "input 0): is not valid: has the shape [2, 3]"),
         (("Resize", "x r _ s", "z", {"coordinate_transformation_mode": "tf_crop_and_resize"}),
          {"r": array(1, 8), "s": integers(1, 4, 3, 3)}, "one row of numbers is needed"),
+        (("Resize", "x r _ s", "z", {"coordinate_transformation_mode": "tf_crop_and_resize"}),
+         {"r": np.full(8, -1e30, np.float32), "s": integers(1, 4, 3, 3)}, "are not all below 1e+06 and finite"),
         (("tpuflow:Silu", "x", "z", {"keepdims": [0.5]}), {}, "keepdims): is not valid: is no attribute of"),
         (("Unique", "w", "z"), {"w": array(1, 0, 4)}, "input 0): is not valid: must have elements"),
         (("CumProd", "x a", "z"), {"a": integers(4).reshape(())}, "4 is not an axis of"),

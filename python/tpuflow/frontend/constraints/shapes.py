@@ -253,13 +253,17 @@ def resize(node: ir.Node) -> Iterator[Objection]:
         yield "input 2", "neither scales nor sizes are given"
 
 
+LARGEST_PART = 1e6
+"""Bounds of a part, in sizes of the whole, are far less: positions are counted in float32."""
+
+
 def region(node: ir.Node) -> Iterator[Objection]:
     """The part of an operand that is resized has finite bounds, in one row."""
     roi = array_of(input_at(node, 1))
     if roi is not None and roi.size and roi.ndim != 1:
         yield "input 1", f"has the shape {list(roi.shape)}, one row of numbers is needed"
-    if roi is not None and roi.dtype.kind == "f" and not np.all(np.isfinite(roi)):
-        yield "input 1", f"{roi.ravel().tolist()} are not all finite"
+    if roi is not None and roi.dtype.kind == "f" and not np.all(np.abs(roi) < LARGEST_PART):
+        yield "input 1", f"{roi.ravel().tolist()} are not all below {LARGEST_PART:g} and finite"
 
 
 def dft(node: ir.Node) -> Iterator[Objection]:
