@@ -14,7 +14,8 @@ from tpuflow.config import Config
 from tpuflow.config.cfg import parse_cfg
 
 RECORDS = [record for group in features.groups().values() for record in group]
-ANSWERED = features.answers(features.tests(REPOSITORY))
+TESTS = features.tests(REPOSITORY)
+ANSWERED = features.answers(TESTS)
 
 
 def test_ids_are_unique_and_have_a_priority() -> None:
@@ -26,7 +27,7 @@ def test_ids_are_unique_and_have_a_priority() -> None:
 
 def test_every_id_a_test_carries_is_a_record() -> None:
     known = {record.id for record in RECORDS}
-    for test in features.tests(REPOSITORY):
+    for test in TESTS:
         assert set(test.ids) <= known, f"{test.file}: {test.name}"
 
 
@@ -86,7 +87,7 @@ def test_uses_that_name_nothing_are_found(span: str, wrong: str) -> None:
 
 def test_the_page_is_fresh_and_names_no_id() -> None:
     text = features.PAGE.read_text(encoding="utf-8")
-    assert text == features.page(features.groups(), features.tests(REPOSITORY)), "run ./start features"
+    assert text == features.page(features.groups(), TESTS), "run ./start features"
     assert not [record.id for record in RECORDS if record.id in text]
 
 

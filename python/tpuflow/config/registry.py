@@ -10,6 +10,7 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -113,6 +114,7 @@ def _entries() -> Iterator[Entry]:
             )
 
 
+@cache
 def _meanings(model: type) -> dict[str, str]:
     """The texts below the fields of a class, read from its source here, where alone they are asked for.
 
