@@ -15,7 +15,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Sequence
+
+    from _pytest.mark import ParameterSet
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 ABSENT = "shared material is absent"
@@ -38,6 +40,11 @@ def shared_folder() -> Path | None:
     named = os.environ.get("TPUFLOW_SHARED")
     folder = Path(named) if named else REPOSITORY.parent / "shared"
     return folder if folder.is_dir() else None
+
+
+def slow_except(kept: Collection[object], values: Iterable[object]) -> list[ParameterSet]:
+    """Values of a parameter of which the fast tier takes a few; the others are marked slow."""
+    return [pytest.param(value, marks=[] if value in kept else [pytest.mark.slow]) for value in values]
 
 
 @pytest.fixture(scope="session")

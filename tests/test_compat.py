@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import tpu_framework as compat
 import tpuflow
-from conftest import REPOSITORY
+from conftest import REPOSITORY, slow_except
 from models.builder import Builder, samples, small_classifier
 from tpu_framework import (
     DEFAULT,
@@ -402,7 +402,7 @@ def test_percentile_and_layers_reach_the_native_settings(data: Arrays) -> None:
 DIGITS = REPOSITORY / "examples" / "digits"
 
 
-@pytest.mark.parametrize("method", ["qc", "qcf", "qt", "qtf"])
+@pytest.mark.parametrize("method", slow_except(["qc", "qt"], ["qc", "qcf", "qt", "qtf"]))
 @pytest.mark.feature("MSC-04")
 def test_the_script_runs_every_way(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

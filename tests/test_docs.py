@@ -18,7 +18,7 @@ import onnx
 import pytest
 
 from cli.conftest import run_command
-from conftest import REPOSITORY
+from conftest import REPOSITORY, slow_except
 from frontend.decoders import VOCABULARY, decoder
 from frontend.test_cut import heads
 from importers.graphdefs import GraphBuilder
@@ -138,8 +138,8 @@ def run_line(line: str) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    # The library in C is built for its page.
-    [pytest.param(page, marks=[pytest.mark.slow] if page == "c-library" else []) for page in WITH_SNIPPETS],
+    # The other pages search, build decoders or the library in C, which takes seconds.
+    slow_except(("golden-vectors", "program-tools", "qdq", "report"), WITH_SNIPPETS),
 )
 def test_the_snippets_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

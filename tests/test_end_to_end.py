@@ -16,6 +16,7 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
+from conftest import slow_except
 from end_to_end.levels import (
     MACHINES,
     SMALL,
@@ -43,7 +44,7 @@ def named(name: str, dtype: DType) -> Network:
     return Network.of(proto, samples(proto, 4), dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", slow_except(["int8", "float16"], DTYPES))
 @pytest.mark.parametrize("name", MODELS)
 def test_small_networks(name: str, dtype: DType) -> None:
     # Three rows of float32 under a window are more than the small machine's whole cache.
@@ -74,7 +75,7 @@ def test_the_small_machine_cuts_and_spills() -> None:
     assert len(small) > 2 * len(roomy)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", slow_except(["int8"], DTYPES))
 @pytest.mark.feature("SCH-36")
 def test_samples_of_a_batch_do_not_meet(dtype: DType) -> None:
     """A sample gives the same codes alone, in any place of a batch, and whatever its neighbours are."""

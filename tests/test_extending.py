@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import REPOSITORY
+from conftest import REPOSITORY, slow_except
 
 PAGE = REPOSITORY / "docs" / "extending.md"
 UNIT = REPOSITORY / "docs" / "adding-a-unit.md"
@@ -51,7 +51,10 @@ def carry_out(step: re.Match[str], copy: Path) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
-@pytest.mark.parametrize("title", [title for title, steps in WALKS.items() if steps])
+STEPPED = [title for title, steps in WALKS.items() if steps]
+
+
+@pytest.mark.parametrize("title", slow_except(["A machine"], STEPPED))
 def test_a_walk_can_be_carried_out(title: str, tmp_path: Path) -> None:
     package = tmp_path / "python" / "tpuflow"
     shutil.copytree(REPOSITORY / "python" / "tpuflow", package, ignore=shutil.ignore_patterns("__pycache__"))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kills import campaign
 from study_kills import campaign as killed_studies
+
+pytestmark = pytest.mark.slow
 
 
 def test_killed_builds_and_calibrations_leave_old_or_new_files() -> None:

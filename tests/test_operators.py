@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from conftest import slow_except
 from end_to_end.levels import DType, Network, assert_same
 from tpuflow import _core
 from tpuflow.compiler.program import LEVELS
@@ -454,7 +455,7 @@ def feeds_of(case: Case) -> list[dict[str, Array]]:
     ]
 
 
-@pytest.mark.parametrize("dtype", LEAST)
+@pytest.mark.parametrize("dtype", slow_except(["int8", "float16"], LEAST))
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.feature("MSC-19")
 def test_every_operator_gives_the_same_bits_at_every_level(name: str, dtype: DType) -> None:

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from conftest import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_holds_every_page(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet"]
     done = subprocess.run([*command, DOCS, tmp_path], capture_output=True, text=True, check=False)

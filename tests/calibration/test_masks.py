@@ -7,6 +7,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
+from conftest import slow_except
 from models.builder import Builder
 from tpuflow.calibration import calibrate
 from tpuflow.calibration.masks import DEEP, FAR, Masks, unseen_masks
@@ -170,7 +171,7 @@ def test_a_mask_that_no_sample_sets_is_told_once(caplog: pytest.LogCaptureFixtur
     assert caplog.records
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize("dtype", slow_except(["int8"], ["int8", "int16"]))
 @pytest.mark.parametrize("masked", [100.0, 1e3, 1e9, -LOWEST])
 @pytest.mark.parametrize("kind", ["input", "computed", "given apart", "few samples", "never set"])
 def test_a_mask_scaled_from_zero_and_less_leaves_the_scores_their_bits(

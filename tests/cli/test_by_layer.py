@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cli.conftest import Built, Command
+from conftest import slow_except
 from tpuflow import _core
 from tpuflow.config.registry import registry
 
@@ -82,7 +83,7 @@ def test_effective_values_stand_there_under_the_published_names(
 @pytest.mark.parametrize(
     "quantize", ["", "weight_bits = 6\nper_channel = false", 'dtype = "int16"', "weight_bits = 5"]
 )
-@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("beside", slow_except([True], [True, False]))
 def test_effective_values_given_back_change_nothing(
     built: Built,
     command: Command,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cli.conftest import Built, Command, Result
+from conftest import slow_except
 from tpuflow.io.journal import Journal
 from tpuflow.ptq.search import MARGIN_DB
 
@@ -94,7 +95,7 @@ def test_without_data_it_is_said_what_stands_in(
     assert ((ranges["min"], ranges["max"]) == (0, 0)) == (kind == "zeros")
 
 
-@pytest.mark.parametrize("command_name", ["search", "mixed"])
+@pytest.mark.parametrize("command_name", slow_except(["mixed"], ["search", "mixed"]))
 @pytest.mark.feature("MSC-17")
 def test_a_search_that_was_interrupted_goes_on_where_it_was(
     command_name: str,

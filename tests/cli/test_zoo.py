@@ -83,6 +83,7 @@ def swept(folder: Path, tmp_path_factory: pytest.TempPathFactory, command: Comma
     return work, result.out, json.loads((work / "all.json").read_text(encoding="utf-8"))["networks"]
 
 
+@pytest.mark.slow
 @pytest.mark.feature("IMP-32")
 def test_networks_pass_every_stage(swept: tuple[Path, str, Any]) -> None:
     _, _, records = swept
@@ -99,6 +100,7 @@ def test_networks_pass_every_stage(swept: tuple[Path, str, Any]) -> None:
             assert stages["simulate O5"]["cycles"] <= stages["simulate O1"]["cycles"]
 
 
+@pytest.mark.slow
 @pytest.mark.feature("IMP-32")
 def test_failures_are_told_and_stay_alone(swept: tuple[Path, str, Any]) -> None:
     _, told, records = swept
@@ -109,6 +111,7 @@ def test_failures_are_told_and_stay_alone(swept: tuple[Path, str, Any]) -> None:
     assert "2 of 4" in told
 
 
+@pytest.mark.slow
 @pytest.mark.feature("IMP-32")
 def test_the_page_tells_all(swept: tuple[Path, str, Any]) -> None:
     work, _, records = swept
@@ -127,6 +130,7 @@ def test_the_page_tells_all(swept: tuple[Path, str, Any]) -> None:
     assert sum("(preset " in row for row in rows) == 7
 
 
+@pytest.mark.slow
 def test_finished_records_are_kept_and_others_made_again(
     folder: Path, swept: tuple[Path, str, Any], tmp_path: Path, command: Command
 ) -> None:
@@ -151,6 +155,7 @@ def test_finished_records_are_kept_and_others_made_again(
     assert other.stat().st_mtime_ns > 0, "another version's record is made again without"
 
 
+@pytest.mark.slow
 def test_a_limit_ends_the_part_and_nothing_else(tmp_path: Path, command: Command) -> None:
     (tmp_path / "materialize.py").write_text(
         "import time\ndef load(name): time.sleep(60)\n", encoding="utf-8"
@@ -163,6 +168,7 @@ def test_a_limit_ends_the_part_and_nothing_else(tmp_path: Path, command: Command
     assert "took longer than 3 s" in result.out
 
 
+@pytest.mark.slow
 def test_skeletons_are_completed_by_their_folder(tmp_path: Path, command: Command) -> None:
     b = Builder("skeleton")
     b.output(b.conv(b.input("x", [1, 3, 6, 5]), 8))

@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 import tpuflow
+from conftest import slow_except
 from models.builder import Builder, samples
 from models.random_model import random_model
 from tpuflow import _core
@@ -84,8 +85,8 @@ def complete(graph: _core.Graph, program: _core.Program) -> StepReport:
     return report
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize("batch", slow_except([1], [1, 3]))
+@pytest.mark.parametrize("dtype", slow_except(["int8"], ["int8", "int16"]))
 @pytest.mark.feature("PRG-15")
 def test_tensors_inside_groups_are_compared(dtype: str, batch: int) -> None:
     graph, program = built(grouped(batch), dtype, SMALL, 5)
@@ -131,7 +132,7 @@ def damaged(program: _core.Program, layer: str, change: Callable[[str], str]) ->
     return _core.Program.from_text("\n".join([*lines[:at], changed, *lines[at + 1 :]]) + "\n")
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize("dtype", slow_except(["int8"], ["int8", "int16"]))
 @pytest.mark.feature("PRG-15")
 def test_a_wrong_value_inside_a_group_is_found(dtype: str) -> None:
     graph, program = built(grouped(2), dtype, SMALL, 5)

@@ -14,6 +14,7 @@ import onnx
 import pytest
 
 from cli.conftest import tiny
+from conftest import slow_except
 from models.builder import samples
 from tpuflow.errors import FileError
 from tpuflow.executors import ExecutorError, InProcess, LocalProcesses, Task
@@ -58,6 +59,7 @@ class Reversed(InProcess):
         yield from reversed(list(super().as_completed()))
 
 
+@pytest.mark.slow
 def test_same_rows_for_any_number_of_workers_and_order_of_arrival(
     network: tuple[Workload, Settings], tmp_path: Path
 ) -> None:
@@ -101,7 +103,7 @@ def test_a_study_that_was_killed_goes_on_and_does_nothing_twice(
 
 
 @pytest.mark.parametrize("objectives", [BOTH, ("energy", "area"), ALL])
-@pytest.mark.parametrize("levels", [(1,), (1, 5)])
+@pytest.mark.parametrize("levels", slow_except([(1,)], [(1,), (1, 5)]))
 def test_pruning_changes_no_front_and_no_figure_lies_below_its_bound(
     objectives: tuple[str, ...], levels: tuple[int, ...], network: tuple[Workload, Settings], tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
+from conftest import slow_except
 from end_to_end.levels import DType
 from lowering.quantized import lowered, normal
 from models.builder import Builder
@@ -76,7 +77,7 @@ def check(graph: _core.Graph, *, slowly: bool = False) -> None:
         np.testing.assert_array_equal(array, wanted[name])
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize("dtype", slow_except(["int8"], ["int8", "int16"]))
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.feature("MSC-06")
 def test_every_operator_in_standard_nodes(name: str, dtype: DType) -> None:

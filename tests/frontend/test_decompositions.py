@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from conftest import slow_except
 from frontend.graphs import Node, array, graph, integers, normalized, operators
 from tpuflow.frontend import check_model, load
 
@@ -79,7 +80,7 @@ def test_running_sum(exclusive: int, reverse: int) -> None:
     assert operators(model) == {"Transpose": 2, "MatMul": 1}
 
 
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("direction", slow_except(["bidirectional"], ["forward", "reverse", "bidirectional"]))
 @pytest.mark.parametrize("operator", ["RNN", "GRU", "LSTM"])
 @pytest.mark.parametrize("lengths", [None, [5, 2]], ids=["whole", "of two lengths"])
 def test_recurrent(operator: str, direction: str, lengths: list[int] | None) -> None:

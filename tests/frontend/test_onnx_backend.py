@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from conftest import slow_except
 from frontend.onnx_backend import LIST, cases_of, outcome
 from frontend.onnx_lowered import ALIKE
 from frontend.onnx_outcomes import is_wrong, regressed
@@ -24,7 +25,7 @@ SAMPLE = (
 )
 
 
-@pytest.mark.parametrize("operator", SAMPLE)
+@pytest.mark.parametrize("operator", slow_except(set(SAMPLE) - {"gru", "lstm", "rotaryembedding"}, SAMPLE))
 def test_no_node_test_does_worse_than_the_list_says(operator: str) -> None:
     listed = json.loads(LIST.read_text())
     for name, case in cases_of(operator).items():

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import tpuflow
+from conftest import slow_except
 from frontend.decoders import CONTEXT, VOCABULARY, decoder
 from frontend.graphs import operators
 from tpuflow.errors import ModelError, SampleError
@@ -37,7 +38,7 @@ def _whole(model: onnx.ModelProto) -> np.ndarray[Any, np.dtype[np.float32]]:
     return logits
 
 
-@pytest.mark.parametrize("style", ["exported", "contributed"])
+@pytest.mark.parametrize("style", slow_except(["exported"], ["exported", "contributed"]))
 @pytest.mark.parametrize("phases", [[(1, CONTEXT)], [(4, 16), (1, 16)], [(16, 16), (3, 8), (1, 16)]])
 @pytest.mark.feature("IMP-36")
 def test_steps_give_what_all_tokens_at_once_give(style: str, phases: list[tuple[int, int]]) -> None:

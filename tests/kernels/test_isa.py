@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from conftest import slow_except
+
 TIES = Path(__file__).with_name("test_ties.py")
 SCRIPT = """
 import sys
@@ -42,7 +44,8 @@ def test_every_instruction_set_offered_computes_the_product(isa: str) -> None:
     assert run(isa).returncode == 0
 
 
-@pytest.mark.parametrize("isa", OFFERED)
+# In the fast tier the reference alone: `test_ties.py` itself has the fastest that the processor offers.
+@pytest.mark.parametrize("isa", slow_except(["reference"], OFFERED))
 @pytest.mark.feature("NUM-30")
 def test_every_kernel_equals_the_reference_at_ties_and_limits(isa: str) -> None:
     """`test_ties.py` as it is, in a process that has this instruction set."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from conftest import slow_except
 from lowering.quantized import lowered, normal
 from models.make_models import MODELS, random_model
 
@@ -21,7 +22,7 @@ def test_small_networks(name: str, dtype: str) -> None:
     network.equals_reference(feeds[1])
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", slow_except(range(10), range(40)))
 def test_random_networks(seed: int) -> None:
     proto = random_model(seed)
     feeds = normal(proto, seed=seed)

@@ -76,6 +76,7 @@ def test_too_few_samples_decide_nothing() -> None:
     assert not state.ranges.errors
 
 
+@pytest.mark.slow
 def test_the_interval_holds_what_new_samples_give() -> None:
     """Of twelve draws of calibration samples at least ten, beside 400 samples nothing was made of."""
     model, held = network(), []

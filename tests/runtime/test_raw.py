@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from conftest import slow_except
 from runtime.small import feed, program
 from tpuflow.errors import FileError, ProgramError, SampleError
 from tpuflow.execution.simulation import ProgramPort, program_ports, simulate
@@ -40,7 +41,7 @@ def ports(built: AnyProgram) -> tuple[tuple[ProgramPort, ...], tuple[ProgramPort
 
 
 @pytest.mark.parametrize("machine", WORDS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", slow_except(["int8", "float16"], DTYPES))
 @pytest.mark.feature("PRG-03", "PRG-04", "PRG-05", "PRG-07")
 def test_raw_equals_normal(dtype: str, machine: str, tmp_path: Path) -> None:
     channels = {"int8": 3, "int16": 5, "float16": 1, "bfloat16": 33, "float32": 65}[dtype]

@@ -16,6 +16,7 @@ import onnx
 import pytest
 
 from cli.conftest import run_command, tiny
+from conftest import slow_except
 from models import make_models
 from models.builder import Builder, samples
 from tpuflow import _core
@@ -68,7 +69,7 @@ NETWORKS: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", slow_except(["tiny"], NETWORKS))
 @pytest.mark.feature("SUB-03")
 def test_every_layer_is_read_back_without_the_package(name: str, tmp_path: Path) -> None:
     make, words = NETWORKS[name]
