@@ -76,9 +76,12 @@ def test_no_operator_plugin_is_ignored_in_silence(built: Built, command: Command
     told = made.out + made.err
     assert 'operator plugin "Relu" takes no part, it has no forward function of a version above 1.0' in told
     assert 'operator plugin "Missing": the model has no node of that type' in told
-    (folder / "aipubt_opt_op_x.py").write_text(PLUGIN.format(version="2.0"))
+    # Not in place of the first, whose bytecode would stand for a file of the same length and second.
+    later = tmp_path / "later"
+    later.mkdir()
+    (later / "aipubt_opt_op_x.py").write_text(PLUGIN.format(version="2.0"))
     made = command(
-        "build", built.model, "--calib", built.calibration, "--plugins", folder, "-o", tmp_path / "y.tpu"
+        "build", built.model, "--calib", built.calibration, "--plugins", later, "-o", tmp_path / "y.tpu"
     )
     assert made.status == 1
     assert "plugin Relu failed: RuntimeError: never called" in made.err
