@@ -119,6 +119,23 @@ def test_the_host_is_not_given_what_it_would_divide_by_zero_for() -> None:
         load(proto, host=True)
 
 
+def test_attributes_of_unknown_operators_are_nobodys_concern() -> None:
+    proto = graph([("Unheard", "x", "z", {"keepdims": [1], "axis": 0.5})], {"x": IMAGE}, ["z"])
+    with pytest.raises(UnsupportedModelError, match="Unheard"):
+        load(proto)
+
+
+def test_branches_give_what_their_node_hands_out() -> None:
+    made = [onnx.helper.make_node("Constant", [], ["o"], value_float=value) for value in (1.0, 2.0)]
+    given = [onnx.helper.make_tensor_value_info("o", onnx.TensorProto.FLOAT, [])] * 2
+    then, other = (onnx.helper.make_graph([node], "body", [], given) for node in made)
+    # Of a condition whose shape is unknown ONNX's inference says nothing.
+    proto = graph([("Unheard", "x", "c")], {"x": IMAGE}, ["y"], opset=18)
+    proto.graph.node.append(onnx.helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other))
+    with pytest.raises(UnsupportedModelError, match=r"then_branch.* gives 2 values, 1 are handed out"):
+        load(proto)
+
+
 def test_empty_tensors_of_functions_settle() -> None:
     reshape = ("Reshape", "x s", "r", {"allowzero": 1})
     nodes = [reshape, ("LayerNormalization", "r g", "n"), ("Gelu", "n", "z")]

@@ -258,7 +258,9 @@ def _sweep(graph: ir.Graph, versions: Mapping[str, int], rules: Rules, names: Na
                 for index in range(len(emit.nodes[0].inputs)):  # so that nothing counts it among its users
                     emit.nodes[0].replace_input_with(index, None)
             elif result is not None:
-                _replace(graph, node, [result] if isinstance(result, ir.Value) else list(result), emit)
+                values = [result] if isinstance(result, ir.Value) else list(result)
+                # A node may hand out less than its branches give.
+                _replace(graph, node, values[: len(node.outputs)], emit)
                 changed = True
                 break
     return changed

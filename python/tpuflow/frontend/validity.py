@@ -81,6 +81,8 @@ def _objections(node: ir.Node, versions: Mapping[str, int]) -> Iterator[Objectio
     if node.domain:
         return
     schema = _schema(node.op_type, node.version)
+    if schema is None:
+        return
     yield from _check_counts(node, schema)
     left_out = next(_left_out(node, schema), None)
     if left_out is not None:
@@ -101,8 +103,6 @@ def _objections(node: ir.Node, versions: Mapping[str, int]) -> Iterator[Objectio
 
 def _check_counts(node: ir.Node, schema: Any) -> Iterator[Objection]:
     """More inputs or outputs than the operator has."""
-    if schema is None:
-        return
     for what, values, most in (
         ("input", node.inputs, schema.max_input),
         ("output", node.outputs, schema.max_output),
@@ -129,8 +129,6 @@ def _schema(operator: str, version: int | None) -> Any:
 
 def _left_out(node: ir.Node, schema: Any) -> Iterator[Objection]:
     """Inputs that may not be left out: single ones, and all there are of one that repeats."""
-    if schema is None:
-        return
     single, repeated = _required_inputs(schema)
     for index in (*single, *range(repeated, len(node.inputs))):
         if input_at(node, index) is None:

@@ -31,8 +31,12 @@ def _takes_and_gives(node: ir.Node, name: str, takes: int, gives: int) -> Iterat
 
 def branches_fit(node: ir.Node) -> Iterator[Objection]:
     """Branches take nothing and give what the node gives."""
+    handed_out = len(node.outputs)
     for name in ("then_branch", "else_branch"):
-        yield from _takes_and_gives(node, name, 0, len(node.outputs))
+        yield from _takes_and_gives(node, name, 0, handed_out)
+        body = node.attributes.get(name)
+        if body is not None and len(body.as_graph().outputs) > handed_out:
+            yield name, f"gives {len(body.as_graph().outputs)} values, {handed_out} are handed out"
 
 
 def loop_fits(node: ir.Node) -> Iterator[Objection]:
