@@ -66,6 +66,8 @@ POOL = {"kernel_shape": [2, 2]}
          "are not all below 1e+06 and finite"),
         (("tpuflow:Silu", "x", "z", {"keepdims": [0.5]}), {}, "keepdims): is not valid: is no attribute of"),
         (("Unique", "w", "z"), {"w": array(1, 0, 4)}, "input 0): is not valid: must have elements"),
+        (("Compress", "s c", "z", {"axis": 0}), {"s": 1.0, "c": np.ones(1, bool)},
+         "input 0): is not valid: has no axes"),
         (("CumProd", "x a", "z"), {"a": integers(4).reshape(())}, "4 is not an axis of"),
         (("Max", "x _ x", "z"), {}, "input 1): is not valid: is left out"),
         (("RandomUniformLike", "x", "z", {"low": 2.0}), {}, "low): is not valid: 2 is above high, 1"),

@@ -113,15 +113,18 @@ AXIS = frozenset(
     }
 )  # fmt: skip
 """Operators whose `axis` is one of their first input."""
+FLAT = frozenset({"Compress", "Unique"})
+"""The same of operators that take all elements as one row without it."""
 
 
 def _axis(node: ir.Node) -> Iterator[Objection]:
     shape = shape_of(input_at(node, 0))
     if node.op_type in {"DequantizeLinear", "QuantizeLinear"} and len(shape_of(input_at(node, 1)) or ()) == 0:
         return  # one scale has no axis
-    if node.op_type in AXIS and shape == ():
+    along_axis = node.op_type in AXIS or (node.op_type in FLAT and "axis" in node.attributes)
+    if along_axis and shape == ():
         yield "input 0", "has no axes"
-    elif node.op_type in AXIS and "axis" in node.attributes and shape is not None:
+    elif along_axis and "axis" in node.attributes and shape is not None:
         axis = node.attributes.get_int("axis")
         if not -len(shape) <= axis < len(shape):
             yield "axis", f"{axis} is not an axis of the shape {list(shape)}"

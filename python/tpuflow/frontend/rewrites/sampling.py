@@ -37,6 +37,8 @@ Array = npt.NDArray[Any]
 NATIVE = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
 LARGEST = 1 << 24
 """Elements a matrix of one axis may have."""
+WHOLE = (0.0, 1.0)
+"""The region of interest that is all of an axis."""
 
 
 def general_resize(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -55,14 +57,19 @@ def general_resize(node: ir.Node, emit: Emitter) -> ir.Value | None:
         return None
     stated = _scales(node, shape, y)
     roi = _roi(node, len(shape))
-    if stated is None or roi is None or any(shape[k] * y[k] > LARGEST for k in changed):
+    if stated is None or roi is None:
+        return None
+    crops = transform == "tf_crop_and_resize"
+    resampled = [
+        k for k in range(len(shape)) if shape[k] != y[k] or stated[k] != 1 or (crops and roi[k] != WHOLE)
+    ]
+    if any(shape[axis] * y[axis] > LARGEST for axis in resampled):
         return None
     outside = np.zeros(y, bool)
-    for axis, (size, out, scale) in enumerate(zip(shape, y, stated, strict=True)):
-        if size == out and scale == 1 and transform != "tf_crop_and_resize":
-            continue
+    for axis in resampled:
+        size, out, scale = shape[axis], y[axis], stated[axis]
         places = _coordinates(size, out, scale, transform, roi[axis])
-        if transform == "tf_crop_and_resize":
+        if crops:
             beyond = (places < 0) | (places > size - 1)
             outside |= beyond.reshape(-1, *(1,) * (len(y) - 1 - axis))
         if mode == "nearest":
@@ -104,7 +111,7 @@ def _roi(node: ir.Node, rank: int) -> list[tuple[float, float]] | None:
     """Start and end of the region of interest on every axis, as parts of it."""
     axes = [axis % rank for axis in node.attributes.get_ints("axes", range(rank))]
     roi = array_of(input_at(node, 1))
-    whole = [(0.0, 1.0)] * rank
+    whole = [WHOLE] * rank
     if roi is None or not roi.size:
         return whole
     if roi.size != 2 * len(axes):
