@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
+import tpuflow
 import tpuflow.energy
 from cli.conftest import Built, Command
 from tpuflow import _core
-from tpuflow.compiler.machine import Machine, machine_toml
-from tpuflow.energy import Interval, area, energy, least_energy, load_table
+from tpuflow.compiler.bounds import lower_bounds
+from tpuflow.compiler.machine import Machine
+from tpuflow.energy import Interval, area, energy, load_table
 from tpuflow.energy.table import SHIPPED
 from tpuflow.errors import FileError
 from tpuflow.execution.simulation import simulate
-from tpuflow.partitioning.storage import load_program
+from tpuflow.partitioning.storage import load_graph, load_program
 
 WORDS = {"Load": "ddr_read_bytes", "Store": "ddr_write_bytes"}
 
@@ -94,14 +96,21 @@ def test_every_joule_is_a_counter_times_a_row(table_name: str) -> None:
     assert plain["joules"][1] < plain["joules"][0] < plain["joules"][2]
 
 
-def test_least_energy_is_no_more_than_any_run_takes(built: Built) -> None:
-    program = program_of(built)
-    machine = Machine.parse(machine_toml(json.loads(program.metadata())["machine"])).parameters
-    table = load_table("45nm")
-    run = simulate(program, values=False).report
-    macs = {"int8": run["macs"]}
-    least = least_energy(macs, run["counters"]["ddr_write_bytes"], run["bound"], machine, table)
-    assert 0 < least < energy(run, machine, table).total.value
+@pytest.mark.parametrize("name", ["128x128_asic", "32x32_fpga", "128x128_dual_ddr"])
+@pytest.mark.parametrize("level", [1, 5])
+def test_no_run_takes_less_than_the_least_energy(name: str, level: int, built: Built) -> None:
+    graph, machine, table = load_graph(built.graph), Machine.preset(name), load_table("45nm")
+    assert isinstance(graph, _core.Graph)
+    report = lower_bounds(graph, machine).report
+    least = energy(report, machine.parameters, table)
+    run = energy(
+        simulate(tpuflow.compile(graph, machine, level), values=False).report, machine.parameters, table
+    )
+    assert run.parts["mac"] == least.parts["mac"]
+    for part, joules in least.parts.items():
+        assert 0 < joules.value <= run.parts[part].value
+    inflated = {**report, "layers": [{**layer, "macs": layer["macs"] + 1} for layer in report["layers"]]}
+    assert energy(inflated, machine.parameters, table).total.value > least.total.value
 
 
 def test_banks_between_two_sizes_cost_between_them() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from cli.conftest import tiny
 from conftest import slow_except
+from frontend.graphs import graph
 from models.builder import samples
 from tpuflow.errors import FileError
 from tpuflow.executors import ExecutorError, InProcess, LocalProcesses, Task
@@ -121,6 +122,51 @@ def test_pruning_changes_no_front_and_no_figure_lies_below_its_bound(
         if row["status"] == "pruned":
             by = pruned.rows[row["pruned_by"]]
             assert all(by[name] <= full.rows[row["trial"]][name] for name in BOTH if name in objectives)
+
+
+@pytest.fixture(scope="module")
+def networks(
+    network: tuple[Workload, Settings], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[list[Workload], Settings]:
+    """Two networks, of which the one with the higher bound is listed first."""
+    folder = tmp_path_factory.mktemp("wide")
+    model = graph(
+        [("Conv", "x w", "y")], {"x": [1, 8, 32, 32]}, ["y"], {"w": np.ones((64, 8, 3, 3), np.float32)}
+    )
+    onnx.save(model, folder / "wide.onnx")
+    settings = replace(network[1], networks=(str(folder / "wide.onnx"), *network[1].networks))
+    return workloads(settings, folder / "graphs"), settings
+
+
+@pytest.mark.parametrize("combine", ["geomean", "worst"])
+def test_of_several_networks_those_left_are_not_built_once_the_point_is_dominated(
+    combine: str, networks: tuple[list[Workload], Settings], tmp_path: Path
+) -> None:
+    def made(name: str, *, prune: bool, make: Made = InProcess) -> Results:
+        settings = replace(
+            networks[1], combine=combine, levels=(5,), objectives=("latency",), wave=1, prune=prune
+        )
+        with make() as executor, Journal.open(tmp_path / name, "explore", {}) as journal:
+            return explore(settings, networks[0], executor, journal)
+
+    pruned, full = made("pruned", prune=True), made("full", prune=False)
+    assert [full.rows[trial] | {"seconds": 0} for trial in full.front] == [
+        pruned.rows[trial] | {"seconds": 0} for trial in pruned.front
+    ]
+    assert pruned.below_bound == full.below_bound == []
+    with pytest.raises(KeyboardInterrupt):
+        made("cut", prune=True, make=lambda: Dying(7))
+    for again in (made("cut", prune=True), made("reversed", prune=True, make=Reversed)):
+        assert [row | {"seconds": 0} for row in again.rows] == [row | {"seconds": 0} for row in pruned.rows]
+    with Journal.existing(tmp_path / "pruned", "explore") as journal:
+        measured = [row.content for row in journal.rows() if row.number % 16 == 5]
+    partial = [row for row in measured if row["dominated_by"] is not None]
+    # The worst of two is mostly the larger one, which is built last.
+    assert partial or combine == "worst"
+    assert all(list(row["networks"]) == [networks[0][1].name] for row in partial)
+    status = {row["trial"]: row for row in pruned.rows if row["status"] == "pruned"}
+    assert len(status) >= len(partial)
+    assert all((row["pruned_before"], row["latency"]) == (5, None) for row in status.values())
 
 
 def test_impossible_machines_are_rows_with_a_reason(

@@ -1,4 +1,4 @@
-//! Lower bounds of the makespan: cycles no program of a graph on a machine can do with less.
+//! Lower bounds of the makespan: cycles no program of a graph on a machine can do with less; and of the counters energy is made of.
 //!
 //! The work of every program is counted per layer ([`work`]), of the elements somebody needs ([`live`]): slots of the array,
 //! cycles of the elementwise and the pooling unit; and so are the constants brought in from DDR, those that are equal once
@@ -39,6 +39,7 @@ use constants::Constants;
 use last::last;
 use linear::is_permutation;
 use live::Live;
+use serde::Serialize;
 use tpuflow_ir::{Bounds, Graph, Machine, Op, TensorId, timing};
 use work::{LiveGraph, Work};
 
@@ -49,6 +50,8 @@ pub struct GraphBounds {
     pub whole: Bounds,
     /// Of each layer alone.
     pub layers: Vec<LayerBound>,
+    /// Of the counters of a run.
+    pub counters: LeastCounters,
 }
 
 /// Lower bound of one layer.
@@ -77,7 +80,30 @@ pub fn bounds(graph: &Graph, machine: &Machine) -> GraphBounds {
                 bound_without_neighbors(work, constants.bytes([index].into_iter(), |piece| piece.bytes), machine)
             })
             .collect(),
+        counters: every.counters(),
     }
+}
+
+/// Least counters of every program of a graph, as the simulator counts them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeastCounters {
+    /// Of each layer.
+    pub layers: Vec<LayerCounters>,
+    /// Words read and written in the banks of the shared cache.
+    pub bank_accesses: u64,
+    /// Bytes of inputs and constants that are read from DDR.
+    pub ddr_read_bytes: u64,
+    /// Bytes of outputs that are written to it.
+    pub ddr_write_bytes: u64,
+}
+
+/// Least counters of one layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LayerCounters {
+    /// Slots of the array in which a pixel enters.
+    pub array: u64,
+    /// Busy cycles of the elementwise unit.
+    pub ewp: u64,
 }
 
 /// By tensor, the layer that makes it.
@@ -140,17 +166,39 @@ impl Every<'_> {
         }
     }
 
-    fn ddr(&self) -> u64 {
-        let (graph, machine) = (self.graph, self.machine);
-        let constants = self.constants.bytes(0..graph.layers.len(), |piece| piece.bytes);
-        let size = |t: TensorId| graph.tensor(t).dtype.bytes() as u64;
-        let inputs: u64 = graph.inputs.iter().map(|&t| self.live.read(graph, t) * size(t)).sum();
-        // What several outputs show is stored once.
-        let mut computed: Vec<TensorId> = graph.outputs.iter().filter_map(|&t| self.computed_source(t)).collect();
+    fn counters(&self) -> LeastCounters {
+        let layer = |work: &Work| LayerCounters { array: work.entries, ewp: work.ewp };
+        LeastCounters {
+            layers: self.works.iter().map(layer).collect(),
+            bank_accesses: self.works.iter().map(|work| work.words).sum(),
+            ddr_read_bytes: self.constant_bytes() + self.input_bytes(),
+            ddr_write_bytes: self.output_bytes(),
+        }
+    }
+
+    /// Bytes of constants, those that are equal once.
+    fn constant_bytes(&self) -> u64 {
+        self.constants.bytes(0..self.graph.layers.len(), |piece| piece.bytes)
+    }
+
+    /// Bytes of inputs that some operator computes with.
+    fn input_bytes(&self) -> u64 {
+        let size = |t: TensorId| self.graph.tensor(t).dtype.bytes() as u64;
+        self.graph.inputs.iter().map(|&t| self.live.read(self.graph, t) * size(t)).sum()
+    }
+
+    /// Bytes of outputs that are computed; those that several outputs show are stored once.
+    fn output_bytes(&self) -> u64 {
+        let mut computed: Vec<TensorId> = self.graph.outputs.iter().filter_map(|&t| self.computed_source(t)).collect();
         computed.sort_unstable();
         computed.dedup();
-        let ports = inputs + computed.iter().map(|&t| graph.tensor(t).bytes() as u64).sum::<u64>();
-        let best = split(constants + ports, machine);
+        computed.iter().map(|&t| self.graph.tensor(t).bytes() as u64).sum()
+    }
+
+    fn ddr(&self) -> u64 {
+        let machine = self.machine;
+        let ports = self.input_bytes() + self.output_bytes();
+        let best = split(self.constant_bytes() + ports, machine);
         // Ports lie in the first address space, one channel of it unless all are interleaved.
         let first = if machine.ddr_spaces() > 1 { channel(ports, machine) } else { 0 };
         let cycles = best.max(first);

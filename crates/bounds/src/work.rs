@@ -13,6 +13,8 @@ use crate::{covers, moves};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Work {
     pub array: u64,
+    /// Of these, slots in which a pixel enters: what is left of them may pass while the feeder waits.
+    pub entries: u64,
     /// Slots at the end of a tile of few pixels, which nobody needs to wait for.
     pub tail: u64,
     /// Slots of any of its instructions before those of the last K block.
@@ -82,6 +84,7 @@ impl LiveGraph<'_> {
         if let Some(Sparse { products, elements }) = sparse(graph, self.producer, layer) {
             let array = rows * u64::from(machine.array.columns);
             work.array = if whole { products.div_ceil(array).max(1) * passes } else { 1 };
+            work.entries = work.array;
             work.words = work.weights + (elements.min(self.all_read(layer, linear.input)) + self.bytes(output)) / word;
             work.least = 1;
             return work;
@@ -105,6 +108,7 @@ impl LiveGraph<'_> {
             (work.pixels, work.rounds) = (pixels, blocks * passes);
         }
         work.array = blocks * passes * slots * u64::from(linear.leads);
+        work.entries = blocks * passes * pixels * u64::from(linear.leads);
         // Of smaller images the gates speak: halves may hide stalls in empty slots.
         let large = pixels >= 2 * rows;
         if large && is_plain(op, graph) && passes == 1 && phases == 1 && linear.leads == 1 {

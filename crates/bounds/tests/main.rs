@@ -5,6 +5,7 @@
 mod adversaries;
 #[path = "../../scheduler/tests/common/mod.rs"]
 mod common;
+mod counters;
 mod exhaustive;
 mod hand;
 mod hand_counted;

@@ -1,7 +1,7 @@
 //! Checking programs: by the checker, and their figures by the bounds and a run of the simulator.
 
 use pyo3::prelude::*;
-use tpuflow_bounds::bounds;
+use tpuflow_bounds::{GraphBounds, bounds};
 use tpuflow_ir::{Bounds, Graph as Network, Program as Compiled};
 
 use crate::error::Failure;
@@ -14,14 +14,15 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(lower_bounds, module)?)
 }
 
-/// Lower bounds of the cycles of every program of a graph on the machine of a TOML text, by name, as JSON; `origin` names that
-/// text in errors. Programs that compute layers in parts may have others: theirs are in their metadata.
+/// Lower bounds of every program of a graph on the machine of a TOML text as JSON: of its cycles by name, and of its counters.
+/// `origin` names that text in errors. Programs that compute layers in parts may have others: theirs are in their metadata.
 #[pyfunction]
 #[pyo3(signature = (graph, machine_toml, *, origin="machine"))]
 fn lower_bounds(py: Python<'_>, graph: &Graph, machine_toml: &str, origin: &str) -> PyResult<String> {
     let machine = tpuflow_ir::Machine::parse(origin, machine_toml).map_err(Failure::from)?;
     let graph = &graph.graph;
-    let found = py.detach(|| bounds(graph, &machine).whole);
+    let GraphBounds { whole: cycles, counters, .. } = py.detach(|| bounds(graph, &machine));
+    let found = serde_json::json!({ "cycles": cycles, "counters": counters });
     Ok(serde_json::to_string(&found).map_err(|error| Failure::program(error.to_string()))?)
 }
 

@@ -32,6 +32,9 @@ pub struct Parameters {
     /// Where inputs and outputs lie in external memory.
     #[serde(default)]
     pub io_memory: IoMemory,
+    /// Most steps of a search, in place of the usual budget.
+    #[serde(default)]
+    pub search_steps: Option<u64>,
 }
 
 /// How layers are divided into groups that are computed tile by tile. Each finds a division at least as cheap as the one before.
@@ -144,6 +147,7 @@ impl Parameters {
             layer_fusion: 0,
             layer_groups: GroupSearch::default(),
             io_memory: IoMemory::default(),
+            search_steps: None,
         }
     }
 
@@ -168,6 +172,7 @@ impl Parameters {
             layer_fusion: -1,
             layer_groups: GroupSearch::default(),
             io_memory: IoMemory::default(),
+            search_steps: None,
         }
     }
 
@@ -192,7 +197,8 @@ impl Parameters {
     }
 
     /// Steps of search out of a budget.
-    pub(crate) fn steps(&self, budget: u64) -> u64 {
+    pub(crate) fn steps(&self, usual: u64) -> u64 {
+        let budget = self.search_steps.unwrap_or(usual);
         match self.insertion() {
             Some((_, seconds)) if seconds >= 0 => budget.min(seconds.unsigned_abs().saturating_mul(STEPS_PER_SECOND)),
             Some(_) => budget,

@@ -5,7 +5,6 @@ The work is done by the scheduler of the extension module; this is where wrong r
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from tpuflow.compiler.tiling import Tiling
 
 __all__ = [
-    "LEVELS", "compile", "lower_bounds", "machine_text", "machine_toml", "machines", "require_machine",
+    "LEVELS", "compile", "machine_text", "machine_toml", "machines", "require_machine",
     "require_time",
 ]  # fmt: skip
 
@@ -139,16 +138,6 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
         return program
 
     return graph.map(schedule_part) if isinstance(graph, Partitioned) else schedule_part(graph)
-
-
-def lower_bounds(graph: _core.Graph, machine: Machine) -> int:
-    """Cycles that no program of a graph, with its layers computed whole, can do with less; none is made.
-
-    Raises:
-        MachineError: The machine makes no sense.
-    """
-    found: dict[str, int] = json.loads(_core.lower_bounds(graph, machine.to_toml(), origin=machine.name))
-    return max(found.values())
 
 
 def _fits_segments(tiling: Tiling, graph: Partitioned[_core.Graph]) -> None:

@@ -6,7 +6,7 @@
 It reads reports of runs and parameters of machines, and computes neither.
 """
 
-from tpuflow.energy.model import Energy, area, energy, least_energy
+from tpuflow.energy.model import Energy, area, energy
 from tpuflow.energy.table import EnergyTable, Interval, load_table
 
-__all__ = ["Energy", "EnergyTable", "Interval", "area", "energy", "least_energy", "load_table"]
+__all__ = ["Energy", "EnergyTable", "Interval", "area", "energy", "load_table"]

@@ -23,7 +23,7 @@ from typing import Any
 from tpuflow.compiler.units import UNITS
 from tpuflow.energy.table import EnergyTable, Interval
 
-__all__ = ["Energy", "area", "energy", "least_energy"]
+__all__ = ["Energy", "area", "energy"]
 
 PICO, MICRO = 1e-12, 1e-6
 BYTES = {"int8": 1, "int16": 2, "float16": 2, "bfloat16": 2, "float32": 4}
@@ -91,7 +91,8 @@ def energy(report: Mapping[str, Any], machine: Parameters, table: EnergyTable) -
     """Joules of a run.
 
     Args:
-        report: Of the run, as `simulate --json` writes it.
+        report: Of the run, as `simulate --json` writes it; or least counters (`lower_bounds`), for what every
+            run takes at least.
         machine: Parameters by `table.key`.
         table: What operations cost.
     """
@@ -131,27 +132,6 @@ def _layer(layer: Mapping[str, Any], machine: Parameters, table: EnergyTable) ->
         for part, terms in counted.items()
         if any(count for _, count in terms)
     }
-
-
-def least_energy(
-    macs: Mapping[str, int], ddr_bytes: int, cycles: int, machine: Parameters, table: EnergyTable
-) -> float:
-    """Joules every run takes at least: products, bytes that must be moved, idle power for its least time.
-
-    Args:
-        macs: Multiply-accumulates of the network by element type of the layer.
-        ddr_bytes: Bytes every program must move between DDR and caches.
-        cycles: A lower bound of the cycles.
-        machine: Parameters by `table.key`.
-        table: What operations cost; the value of each row counts, as in the figures compared.
-    """
-    products = sum(
-        count * table.rows[f"mac.{dtype if dtype in BYTES else 'int16'}"].value
-        for dtype, count in macs.items()
-    )
-    mm2 = sum(area(machine, table).values(), Interval()).value
-    static = table.rows["static.watt_per_mm2"].value * mm2 * cycles / machine["clock_hz"]
-    return (products + 8 * ddr_bytes * table.rows["ddr.bit"].value) * PICO + static
 
 
 def area(machine: Parameters, table: EnergyTable) -> dict[str, Interval]:

@@ -6,8 +6,10 @@ found is noted in the journal before the next wave; a study that was killed take
 all that in its journal, and goes on.
 
 **Pruning.** A point whose lower bounds are dominated by the figures of a finished trial cannot be on the
-front, because its own figures are no lower: it is not built. Where every objective can only improve from one
-level to the next, figures of a lower level are such figures as well: what they dominate is not built again.
+front, because its own figures are no lower: it is not built; of several networks not those that are left
+once the figures of the others and the bounds of these are dominated. Where every objective can only improve
+from one level to the next, figures of a lower level are such figures as well: what they dominate is not built
+again.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from tpuflow.compiler.machine import Machine
 from tpuflow.errors import MachineError
-from tpuflow.explore.measure import Measurement, Workload, bound_point, measure_point
-from tpuflow.explore.objectives import OBJECTIVES, dominates, front, rank, vector
+from tpuflow.explore.measure import Comparison, Measurement, Workload, bound_point, measure_point
+from tpuflow.explore.objectives import OBJECTIVES, front, rank, vector
 from tpuflow.explore.results import Results, results_of
 from tpuflow.explore.space import MOST_POINTS, ExploreError, derived_fields
 from tpuflow.explore.strategies import SAMPLERS, STRATEGIES
@@ -158,25 +160,36 @@ class _Run:
 
     def level(self, trials: Sequence[_Trial], level: int) -> None:
         """Builds and runs those of a wave that may still be on the front."""
-        best, wanted = self._certain_front(), []
+        own, wanted = self._settings, []
+        best = self._certain_front() if own.prune else {}
         for trial in {trial.number: trial for trial in trials}.values():
             known = self._bounds[trial.number]
             if known.reason or trial.number in self._pruned or self._levels.get(trial.number, 0) >= level:
                 continue
             if trial.number in self._found and self._found[trial.number].reason:
                 continue
-            by = self._dominating(self._vector(known), best) if self._settings.prune else None
+            comparison = Comparison(own.objectives, own.combine, known, best)
+            by = comparison.dominating({})
             if by is None:
-                wanted.append(trial)
+                wanted.append((trial, comparison))
             else:
-                self._pruned.add(trial.number)
-                if self._journal.find(f"{trial.number} {PRUNED}") is None:
-                    self._note(trial, PRUNED, {"by": by, "before": level}, 0.0)
-        arguments = (self._settings.energy_table, level, self._settings.seed)
-        work = [(trial, (trial.machine, trial.workloads, *arguments)) for trial in wanted]
+                self._prune(trial, by, level)
+        steps = own.search_steps if level > 1 else None
+        work = [
+            (trial, (trial.machine, trial.workloads, own.energy_table, level, own.seed, steps, comparison))
+            for trial, comparison in wanted
+        ]
         for trial, found in self._done(f"-O{level}", level, measure_point, work):
+            if found.dominated_by is not None:
+                self._prune(trial, found.dominated_by, level)
+                continue
             self._found[trial.number] = found
             self._levels[trial.number] = level
+
+    def _prune(self, trial: _Trial, by: int, level: int) -> None:
+        self._pruned.add(trial.number)
+        if self._journal.find(f"{trial.number} {PRUNED}") is None:
+            self._note(trial, PRUNED, {"by": by, "before": level}, 0.0)
 
     def outcome(self, trial: _Trial) -> Vector | None:
         """The result for a strategy: figures, or bounds of a pruned trial, which are dominated as well."""
@@ -202,10 +215,6 @@ class _Run:
             if not found.reason and (self._monotone or self._levels[number] == last)
         }
         return {number: vectors[number] for number in front(vectors)}
-
-    @staticmethod
-    def _dominating(least: Vector, best: Mapping[int, Vector]) -> int | None:
-        return next((number for number in sorted(best) if dominates(best[number], least)), None)
 
     def _done(
         self,

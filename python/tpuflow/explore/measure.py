@@ -8,29 +8,28 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tpuflow.compiler.bounds import lower_bounds
 from tpuflow.compiler.machine import Machine
 from tpuflow.compiler.program import compile as compile_graph
-from tpuflow.compiler.program import lower_bounds
-from tpuflow.energy import area, energy, least_energy, load_table
+from tpuflow.compiler.schedule import Schedule
+from tpuflow.energy import area, energy, load_table
 from tpuflow.errors import TpuflowError
 from tpuflow.execution.simulation import simulate
 from tpuflow.executors import local_copy
-from tpuflow.explore.objectives import Figures
+from tpuflow.explore.objectives import Figures, dominates, vector
 from tpuflow.explore.space import BATCH, PRECISION
 from tpuflow.partitioning import device_networks
 from tpuflow.partitioning.storage import load_graph
 
 if TYPE_CHECKING:
-    from tpuflow import _core
+    from tpuflow.explore.objectives import Vector
     from tpuflow.explore.space import Point
     from tpuflow.partitioning.storage import AnyGraph
 
-__all__ = ["Measurement", "Workload", "bound_point", "measure_point"]
+__all__ = ["Comparison", "Measurement", "Workload", "bound_point", "measure_point"]
 
 HELD = 24
 """Graphs a process keeps loaded."""
-
-LINEAR = frozenset({"conv", "mat_mul"})
 
 
 @dataclass(frozen=True)
@@ -64,18 +63,22 @@ class Measurement:
         networks: Figures by network.
         cycles: By network.
         reason: Why the point is impossible; empty if it is not.
+        dominated_by: The trial at least as good as the figures so far and the bounds of the networks that are
+            left, which were not built.
     """
 
     mm2: float
     networks: Mapping[str, Figures]
     cycles: Mapping[str, int]
     reason: str = ""
+    dominated_by: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As a journal holds it."""
         return {
             "mm2": self.mm2,
             "reason": self.reason,
+            "dominated_by": self.dominated_by,
             "networks": {
                 name: {
                     "cycles": self.cycles[name],
@@ -96,7 +99,31 @@ class Measurement:
             {name: Figures(row["seconds"], row["joules"], row["batch"]) for name, row in rows.items()},
             {name: row["cycles"] for name, row in rows.items()},
             content["reason"],
+            content.get("dominated_by"),
         )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Finished trials that a point is compared with while its networks are built one after the other.
+
+    Attributes:
+        objectives: Names of what is minimised.
+        combine: How several networks become one figure.
+        bounds: Of the point.
+        front: By trial, what finished trials reach.
+    """
+
+    objectives: tuple[str, ...]
+    combine: str
+    bounds: Measurement
+    front: Mapping[int, Vector]
+
+    def dominating(self, networks: Mapping[str, Figures]) -> int | None:
+        """The first trial that dominates the point, given the figures of some of its networks."""
+        known = {**self.bounds.networks, **networks}
+        least = vector(self.objectives, list(known.values()), self.bounds.mm2, self.combine)
+        return next((trial for trial in sorted(self.front) if dominates(self.front[trial], least)), None)
 
 
 @lru_cache(maxsize=HELD)
@@ -105,28 +132,11 @@ def _graph(path: Path) -> AnyGraph:
 
 
 @lru_cache(maxsize=HELD)
-def _least(path: Path) -> tuple[dict[str, int], int, int]:
-    """Of a graph: products by element type, bytes every program moves to and from DDR, samples in a batch."""
-    macs: dict[str, int] = {}
-    moved, batch = 0, 1
-    for number, network in enumerate(device_networks(_graph(path))):
-        tensors, weights = network.tensors, set[int]()
-        for layer in network.layers:
-            dtype = tensors[layer.output].dtype
-            macs[dtype] = macs.get(dtype, 0) + layer.macs
-            if layer.op in LINEAR and tensors[layer.operands[1]].is_constant:
-                weights.add(layer.operands[1])
-        moved += sum(_bytes(tensors[index]) for index in {*weights, *network.outputs})
-        if number == 0 and network.inputs and tensors[network.inputs[0]].shape:
-            batch = int(tensors[network.inputs[0]].shape[0])
-    return macs, moved, batch
-
-
-def _bytes(tensor: _core.Tensor) -> int:
-    size = {"float32": 4, "int32": 4, "int16": 2, "float16": 2, "bfloat16": 2}.get(tensor.dtype, 1)
-    for extent in tensor.shape:
-        size *= int(extent)
-    return size
+def _batch(path: Path) -> int:
+    """Samples in a batch of a graph."""
+    first = next(iter(device_networks(_graph(path))))
+    shape = first.tensors[first.inputs[0]].shape if first.inputs else ()
+    return int(shape[0]) if shape else 1
 
 
 def bound_point(machine: Machine | str, workloads: Sequence[Workload], table_name: str) -> Measurement:
@@ -141,34 +151,50 @@ def bound_point(machine: Machine | str, workloads: Sequence[Workload], table_nam
     sizes = area(machine.parameters, table)
     for own in workloads:
         try:
-            least = sum(lower_bounds(each, machine) for each in device_networks(_graph(own.graph)))
+            bounds = [lower_bounds(each, machine) for each in device_networks(_graph(own.graph))]
         except TpuflowError as error:
             return Measurement(0.0, {}, {}, f"{own.name}: {error}")
-        macs, moved, batch = _least(own.graph)
-        joules = least_energy(macs, moved, least, machine.parameters, table)
-        networks[own.name] = Figures(least / machine["clock_hz"], joules, batch)
+        least = sum(each.cycles for each in bounds)
+        joules = sum(energy(each.report, machine.parameters, table).total.value for each in bounds)
+        networks[own.name] = Figures(least / machine["clock_hz"], joules, _batch(own.graph))
         cycles[own.name] = least
     return Measurement(sum(part.value for part in sizes.values()), networks, cycles)
 
 
 def measure_point(
-    machine: Machine, workloads: Sequence[Workload], table_name: str, level: int, seed: int
+    machine: Machine,
+    workloads: Sequence[Workload],
+    table_name: str,
+    level: int,
+    seed: int,
+    search_steps: int | None = None,
+    comparison: Comparison | None = None,
 ) -> Measurement:
-    """Figures of the checked programs of a machine."""
+    """Figures of the checked programs of a machine.
+
+    Networks are built by rising bound, so that those that take long to build come last: given a comparison,
+    what is left is not built once a finished trial dominates the point.
+    """
     table, networks, cycles = (
         load_table(str(local_copy(Path(table_name)))),
         dict[str, Figures](),
         dict[str, int](),
     )
-    sizes = area(machine.parameters, table)
-    for own in workloads:
+    sizes, by = area(machine.parameters, table), None
+    bounds = {} if comparison is None else comparison.bounds.cycles
+    for own in sorted(workloads, key=lambda own: bounds.get(own.name, 0)):
         try:
-            program = compile_graph(_graph(own.graph), machine, level, seed=seed)
+            schedule = Schedule(search_steps=search_steps)
+            program = compile_graph(_graph(own.graph), machine, level, schedule=schedule, seed=seed)
             report = simulate(program, values=False).report
         except TpuflowError as error:
             return Measurement(0.0, {}, {}, f"{own.name}: {error}")
         seconds = report["cycles"] / machine["clock_hz"]
         joules = energy(report, machine.parameters, table).total.value
-        networks[own.name] = Figures(seconds, joules, _least(own.graph)[2])
+        networks[own.name] = Figures(seconds, joules, _batch(own.graph))
         cycles[own.name] = int(report["cycles"])
-    return Measurement(sum(part.value for part in sizes.values()), networks, cycles)
+        by = comparison.dominating(networks) if comparison and len(networks) < len(workloads) else None
+        if by is not None:
+            break
+    ordered = {own.name: networks[own.name] for own in workloads if own.name in networks}
+    return Measurement(sum(part.value for part in sizes.values()), ordered, cycles, "", by)

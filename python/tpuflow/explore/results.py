@@ -135,8 +135,10 @@ def results_of(settings: Settings, journal: Iterable[Row]) -> Results:
 
 def _row(settings: Settings, number: int, slots: Mapping[int, Row]) -> dict[str, Any]:
     bounds = Measurement.from_json(slots[0].content)
-    level = max((slot for slot in slots if slot not in (0, PRUNED)), default=0)
-    found = Measurement.from_json(slots[level].content) if level else None
+    built = {slot: row.content for slot, row in slots.items() if slot not in (0, PRUNED)}
+    levels = {slot: Measurement.from_json(content) for slot, content in built.items()}
+    level = max((slot for slot, own in levels.items() if own.dominated_by is None), default=0)
+    found = levels.get(level)
     pruned = slots[PRUNED].content if PRUNED in slots else None
     reason = bounds.reason or (found.reason if found is not None else "")
     if reason:

@@ -35,6 +35,7 @@ class Settings:
         wave: Trials that are decided on together.
         combine: How several networks become one figure: `geomean` or `worst`.
         energy_table: Of energy and area: `45nm`, `7nm` or a file.
+        search_steps: Most steps of every search of level 5, see `tpuflow.Schedule`; usual are 200.
         prune: Whether points are discarded by their lower bounds.
     """
 
@@ -49,6 +50,7 @@ class Settings:
     wave: int = 8
     combine: str = "geomean"
     energy_table: str = "45nm"
+    search_steps: int = 0
     prune: bool = True
 
     @property
@@ -79,8 +81,9 @@ class Settings:
         for key in ("trials", "wave"):
             if getattr(self, key) < 1:
                 raise ExploreError(f"{key} {getattr(self, key)}: there must be at least one")
-        if self.seed < 0:
-            raise ExploreError(f"seed {self.seed} is negative")
+        for key in ("seed", "search_steps"):
+            if getattr(self, key) < 0:
+                raise ExploreError(f"{key} {getattr(self, key)} is negative")
         load_table(self.energy_table)
         self.space.check_fields(self.base)
 
@@ -129,7 +132,7 @@ def settings_of(content: Mapping[str, Any], folder: Path) -> Settings:
     types: dict[str, type] = {
         "networks": list, "objectives": list, "levels": list, "constraints": list, "space": dict,
         "machine": str, "strategy": str, "combine": str, "energy_table": str,
-        "trials": int, "seed": int, "wave": int, "prune": bool,
+        "trials": int, "seed": int, "wave": int, "search_steps": int, "prune": bool,
     }  # fmt: skip
     for key, value in content.items():
         if key not in types:

@@ -74,6 +74,10 @@ def explore(
         int | None, typer.Option(min=1, metavar="N", help="Number of points, except for grid. [100]")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Random seed. [0]")] = None,
+    search_steps: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Search steps of level 5; `build` takes 200. [0]"),
+    ] = None,
     combine: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="How to combine several networks: geomean or worst. [geomean]"),
@@ -123,7 +127,7 @@ def explore(
     stated = {
         "objectives": _words(objectives), "machine": machine, "levels": _numbers("--levels", levels),
         "strategy": strategy, "trials": trials, "seed": seed, "combine": combine,
-        "energy_table": energy_table, "constraints": constraint,
+        "energy_table": energy_table, "constraints": constraint, "search_steps": search_steps,
     }  # fmt: skip
     settings = _settings(study, vary, {key: value for key, value in stated.items() if value is not None})
     quantized = options.configuration(config, None)
@@ -264,7 +268,8 @@ def _estimate(settings: Settings, networks: list[Workload], workers: int) -> Non
     seconds = 0.0
     for level in settings.levels:
         start = time.perf_counter()
-        measure_point(*example, settings.energy_table, level, settings.seed)
+        steps = settings.search_steps if level > 1 else None
+        measure_point(*example, settings.energy_table, level, settings.seed, steps)
         seconds += time.perf_counter() - start
     say(f"at most {count * seconds / workers:,.0f} s with {workers} workers: a point took {seconds:.1f} s")
     say(f"about {bytes_text(count * ROW_BYTES * (1 + len(settings.levels)))} of disk")
@@ -277,7 +282,7 @@ def _show(results: Results) -> None:
     told = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()))
     say(f"{len(results.rows):,} points: {told}")
     for level, count in results.pruned_before.items():
-        say(f"{count:,} never built at -O{level}: a finished point is at least as good as their lower bounds")
+        say(f"{count:,} not all built at -O{level}: a finished point is at least as good as their bounds")
     if results.below_bound:
         say(f"WARNING: trials {results.below_bound} lie below their bounds: what was pruned may be wrong")
     heading(f"Front ({len(results.front)} points)")
