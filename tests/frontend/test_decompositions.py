@@ -161,7 +161,7 @@ def test_cubic_resize(transform: str, sizes: list[int]) -> None:
 
 def test_only_the_axes_that_a_resize_crops_are_resampled() -> None:
     attributes = {"mode": "linear", "axes": [2, 3], "coordinate_transformation_mode": "tf_crop_and_resize"}
-    constants = {"r": np.float32([0.25, 0.0, 0.75, 1.0]), "s": integers(3, 4)}
+    constants = {"r": np.array([0.25, 0.0, 0.75, 1.0], np.float32), "s": integers(3, 4)}
     model = normalized(
         graph([("Resize", "x r _ s", "z", attributes)], {"x": [1, 1, 4, 4, 5]}, ["z"], constants, opset=18)
     )
