@@ -121,6 +121,37 @@ def test_the_host_is_not_given_what_it_would_divide_by_zero_for() -> None:
         load(proto, host=True)
 
 
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        (
+            ("RandomNormal", "", "y", {"shape": [3], "seed": float("-inf"), "scale": -0.0}),
+            "seed.* is not finite",
+        ),
+        (("RandomNormal", "", "y", {"shape": [3], "scale": -0.0}), "scale.* is not above 0"),
+        (("Einsum", "x", "y", {"equation": "\u00e9\n"}), "equation.*: is no list of letters"),
+    ],
+)
+def test_the_host_is_not_given_what_ends_the_process(node: tuple[Any, ...], expected: str) -> None:
+    nodes = [node, ("Relu", "x", "r"), ("Add", "r y", "z")]
+    with pytest.raises(ModelError, match=expected):
+        load(graph(nodes, {"x": [3]}, ["z"]), host=True)
+
+
+def test_one_operand_has_no_larger_one() -> None:
+    load(graph([("Max", "x", "y"), ("Relu", "y", "z")], {"x": IMAGE}, ["z"]))
+
+
+@pytest.mark.parametrize("name", ["Silu", "Wrapped"])
+def test_functions_of_a_file_under_our_domain_are_what_the_file_says(name: str) -> None:
+    body = [onnx.helper.make_node("Tanh", ["a"], ["b"])]
+    imports = [onnx.helper.make_opsetid("", 14)]
+    function = onnx.helper.make_function("tpuflow", name, ["a"], ["b"], body, imports)
+    proto = graph([(f"tpuflow:{name}", "x", "z")], {"x": IMAGE}, ["z"], opset=14, domains=["tpuflow"])
+    proto.functions.append(function)
+    assert [node.op_type for node in load(proto, host=True).model.graph] == ["Tanh"]
+
+
 def test_attributes_of_unknown_operators_are_nobodys_concern() -> None:
     proto = graph([("Unheard", "x", "z", {"keepdims": [1], "axis": 0.5})], {"x": IMAGE}, ["z"])
     with pytest.raises(UnsupportedModelError, match="Unheard"):

@@ -166,7 +166,8 @@ def _operand(
         array = random.random(shape) < 0.5
     else:
         scale = float(random.choice([1.0, 1.0, 1e-3, 0.0, 1e6]))
-        array = (random.normal(size=shape) * scale).astype(dtype)
+        with np.errstate(over="ignore"):
+            array = (random.normal(size=shape) * scale).astype(dtype)
     graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
     return name
 

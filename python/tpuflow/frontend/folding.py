@@ -2,7 +2,9 @@
 
 onnxscript does it. It evaluates nodes one by one, by ONNX's reference implementation, and importing all of
 that takes longer than normalising a plain image classifier in which nothing is to be folded: whether there
-is anything to do is seen before. What that implementation does not know, onnxruntime evaluates.
+is anything to do is seen before. That implementation is wrong for some operators (GlobalMaxPool of other than
+four axes, LpNormalization of order 1), so it is asked for elementary ones alone; onnxruntime evaluates the
+others.
 """
 
 from __future__ import annotations
@@ -24,6 +26,21 @@ from tpuflow.frontend.values import bodies, shape_of
 
 __all__ = ["fold_constants", "fold_in_onnxruntime", "is_fully_folded", "lift_constants"]
 
+ELEMENTARY = frozenset(
+    {
+        "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "Cast",
+        "CastLike", "Ceil", "Clip", "Concat", "Constant", "ConstantOfShape", "Cos", "Cosh", "CumSum", "Div",
+        "Elu", "Equal", "Erf", "Exp", "Expand", "Flatten", "Floor", "Gather", "GatherElements", "GatherND",
+        "Gemm", "Greater", "GreaterOrEqual", "HardSigmoid", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Less",
+        "LessOrEqual", "Log", "MatMul", "Max", "Mean", "Min", "Mod", "Mul", "Neg", "NonZero", "Not", "OneHot",
+        "Or", "Pad", "Pow", "Range", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean",
+        "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Round",
+        "ScatterElements", "ScatterND", "Shape", "Sigmoid", "Sign", "Sin", "Sinh", "Size", "Slice", "Softmax",
+        "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tan", "Tanh", "Tile", "TopK", "Transpose",
+        "Trilu", "Unsqueeze", "Where", "Xor",
+    }
+)  # fmt: skip
+"""Operators that ONNX's reference implementation evaluates as onnxruntime does."""
 LARGEST_FOLDED = 1 << 27  # elements a folded constant may have
 LARGEST_GROWN = 1 << 25  # elements one may have that is made of few
 DRAWN = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}
@@ -56,7 +73,8 @@ def _fold_once(model: ir.Model) -> bool:
         input_size_limit=LARGEST_FOLDED,
         output_size_limit=LARGEST_FOLDED,
         should_fold=lambda node: (
-            objection(node, model.graph.opset_imports) is None
+            node.op_type in ELEMENTARY
+            and objection(node, model.graph.opset_imports) is None
             and not (
                 stated.keeps_integers(node) or "Sequence" in node.op_type or _is_of_text(node) or _grows(node)
             )

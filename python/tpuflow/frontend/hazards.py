@@ -7,6 +7,7 @@ them; a process that ends there can say nothing. All else that is wrong with a n
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,9 @@ ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values()) - {onnx.TensorProt
 """The numbers of the element types there are."""
 
 
+EQUATION = re.compile(rb"[A-Za-z.,> -]*")
+"""Einstein summations: at other characters ONNX's inference does not end."""
+
 OF_MAPS = frozenset({("ai.onnx.ml", "CastMap"), ("ai.onnx.ml", "DictVectorizer")})
 """Operators of maps: ONNX's inference does not survive a tensor in place of one."""
 
@@ -50,7 +54,7 @@ def reject_hazards(proto: onnx.ModelProto, label: str) -> None:
     Raises:
         ModelError: An attribute is of another type, or needs more than 32 bits, a count is negative or of
             more than there is, an attribute or constant is of an element type unknown to ONNX, a Split
-            has other outputs than it counts, or an operator takes maps.
+            has other outputs than it counts, an Einsum has no equation of letters, or an operator takes maps.
     """
     _check_types(proto.graph.initializer, f"{label}: initialiser")
     functions = {(function.domain, function.name) for function in proto.functions}
@@ -78,6 +82,12 @@ def reject_hazards(proto: onnx.ModelProto, label: str) -> None:
             _check_types(tensors, f"{_place(label, node, attribute.name)}: tensor")
             for body in (attribute.g, *attribute.graphs):
                 _check_types(body.initializer, f"{_place(label, node, attribute.name)}: initialiser")
+            if (
+                node.op_type == "Einsum"
+                and attribute.name == "equation"
+                and not EQUATION.fullmatch(attribute.s)
+            ):
+                raise ModelError(f"{_place(label, node, 'equation')}: is no list of letters for each operand")
             if attribute.name == "num_outputs" and attribute.i != len(node.output):
                 counted = f"{attribute.i} is stated, the node has {len(node.output)} outputs"
                 raise ModelError(f"{_place(label, node, attribute.name)}: {counted}")

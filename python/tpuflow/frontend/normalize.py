@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
@@ -222,7 +223,7 @@ def inferred_values(model: ir.Model) -> Mapping[str, ir.Value]:
 
 def _prepare(model: ir.Model) -> None:
     """Undoes what says nothing about the computation: functions, old opsets, constants as nodes."""
-    common.InlinePass(criteria=lambda function: function.domain != DOMAIN)(model)
+    common.InlinePass(criteria=lambda function: not _is_ours(function))(model)
     common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     common.RemoveInitializersFromInputsPass()(model)
     lift_constants(model)
@@ -322,6 +323,12 @@ def _define_functions(model: ir.Model) -> None:
         model.functions[function.identifier()] = function
 
 
+def _is_ours(function: ir.Function) -> bool:
+    """Whether a function of a file is one of ours, not another of the same domain or name."""
+    own = FUNCTIONS.get(function.name) if function.domain == DOMAIN else None
+    return own is not None and [str(node) for node in function] == [str(node) for node in own()]
+
+
 def _silu() -> ir.Function:
     """X sigmoid(x)."""
     x = ir.Value(name="x")
@@ -359,13 +366,14 @@ FUNCTIONS: Mapping[str, Callable[[], ir.Function]] = {
 
 @contextlib.contextmanager
 def _quiet(*names: str) -> Iterator[None]:
-    """Keeps libraries from warning about what the listing of unsupported nodes says better."""
+    """Keeps libraries from warning: the list of unsupported nodes says it better, and constants overflow."""
     loggers: Sequence[logging.Logger] = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
-        yield
+        with np.errstate(all="ignore"):
+            yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

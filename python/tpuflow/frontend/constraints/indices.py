@@ -93,6 +93,7 @@ def matrices(node: ir.Node) -> Iterator[Objection]:
 
 
 FATAL = (
+    "is not finite",
     "must be one number",
     "must be a pair of values",
     "never ends",

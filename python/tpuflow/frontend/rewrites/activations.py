@@ -208,7 +208,7 @@ def sigmoid(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 def leaky_relu(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Recognises max(x, a x) with 0 < a < 1."""
-    a, b = node.inputs[0], node.inputs[1]
+    a, b = node.inputs[0], input_at(node, 1)
     for x, other in ((a, b), (b, a)):
         scaled = produced_by(other, "Mul")
         slope = None if scaled is None or scaled.inputs[0] is not x else scalar_of(scaled.inputs[1])

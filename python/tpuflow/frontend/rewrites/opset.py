@@ -228,6 +228,12 @@ def _axes_input(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit(node.op_type, node.inputs[0], axes, attributes=_attributes_without(node, "axes"))
 
 
+def _squeeze_all(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """An empty list of axes is none, which means all of one element."""
+    axes = array_of(input_at(node, 1))
+    return emit("Squeeze", node.inputs[0]) if axes is not None and axes.size == 0 else None
+
+
 def _group_scale_per_channel(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Until opset 21 scale and bias of GroupNormalization had one entry per group."""
     shape = shape_of(node.inputs[0])
@@ -304,7 +310,8 @@ def _rules() -> Rules:
         (20, "GridSample", _renamed_mode),
         (21, "GroupNormalization", _group_scale_per_channel),
     ]
-    rules: dict[str, list[Rewrite]] = {"Upsample": [_upsample]}  # deprecated since opset 10, and still met
+    # Upsample is deprecated since opset 10, and still met.
+    rules: dict[str, list[Rewrite]] = {"Upsample": [_upsample], "Squeeze": [_squeeze_all]}
     for since, operator, rewrite in changed:
         rules.setdefault(operator, []).append(_before_opset(since, rewrite))
     return rules
