@@ -87,9 +87,8 @@ def reject_hazards(proto: onnx.ModelProto, label: str) -> None:
                 and attribute.name == "equation"
                 and not EQUATION.fullmatch(attribute.s)
             ):
-                raise ModelError(
-                    f"{_place(label, node, 'equation')}: has other characters than letters, commas, dots and ->"
-                )
+                place = _place(label, node, attribute.name)
+                raise ModelError(f"{place}: has other characters than letters, commas, dots and ->")
             if attribute.name == "num_outputs" and attribute.i != len(node.output):
                 counted = f"{attribute.i} is stated, the node has {len(node.output)} outputs"
                 raise ModelError(f"{_place(label, node, attribute.name)}: {counted}")
