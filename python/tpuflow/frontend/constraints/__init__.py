@@ -44,8 +44,9 @@ __all__ = ["LARGEST", "Objection", "violations"]
 
 def violations(node: ir.Node) -> Iterator[Objection]:
     """The constraints a node of ONNX's own domain does not keep."""
-    yield from attribute_violations(node)
-    for constraint in CONSTRAINTS.get(node.op_type, ()):
+    own = CONSTRAINTS.get(node.op_type, ())
+    checks = (*own, attribute_violations) if node.op_type in DANGEROUS else (attribute_violations, *own)
+    for constraint in checks:
         yield from constraint(node)
 
 
@@ -119,3 +120,10 @@ CONSTRAINTS: Mapping[str, Sequence[Constraint]] = {
     ),
 }  # fmt: skip
 """Further constraints on the inputs of an operator."""
+DANGEROUS = frozenset(
+    {
+        "CumProd", "CumSum", "If", "LRN", "Loop", "OneHot", "RandomNormal", "RandomNormalLike",
+        "RandomUniform", "RandomUniformLike", "SplitToSequence", "Trilu", "Unique", *SINGLE,
+    }
+)  # fmt: skip
+"""Operators of whose constraints onnxruntime does not survive all: they come before those of attributes."""

@@ -83,6 +83,6 @@ def parts_fit(node: ir.Node) -> Iterator[Objection]:
         yield "axis", f"{axis} is not an axis of the shape {list(x)}"
     elif sizes is not None and shape_of(input_at(node, 1)) == ():
         if sizes[0] < 1:
-            yield "input 1", f"{sizes[0]} is out of range (at least 1)"
+            yield "input 1", f"{sizes[0]}: must be one number above 0"
     elif sizes is not None and (sum(sizes) != x[axis] or min(sizes, default=0) < 0):
         yield "input 1", f"{sizes} do not add up to axis {axis} of the shape {list(x)}"
