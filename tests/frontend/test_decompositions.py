@@ -80,6 +80,16 @@ def test_running_sum(exclusive: int, reverse: int) -> None:
     assert operators(model) == {"Transpose": 2, "MatMul": 1}
 
 
+def test_recurrences_of_a_sparse_operand_are_listed() -> None:
+    weights = {"w": array(1, 5, 3), "r": array(1, 5, 5)}
+    node = ("RNN", "x w r b", "y", {"hidden_size": 5})
+    proto = graph([node], {"x": [1, 3, 3], "b": [1, 10]}, ["y"], weights)
+    sparse = proto.graph.input[1].type.sparse_tensor_type
+    sparse.elem_type = TensorProto.FLOAT
+    sparse.shape.dim.add().dim_value = 10
+    assert any("(RNN)" in str(each) for each in check_model(proto))
+
+
 @pytest.mark.parametrize("direction", slow_except(["bidirectional"], ["forward", "reverse", "bidirectional"]))
 @pytest.mark.parametrize("operator", ["RNN", "GRU", "LSTM"])
 @pytest.mark.parametrize("lengths", [None, [5, 2]], ids=["whole", "of two lengths"])

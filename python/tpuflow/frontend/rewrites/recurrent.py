@@ -221,7 +221,9 @@ def _cell(
 def unroll(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
     """Writes a recurrent operator step by step."""
     x, shape, weights = node.inputs[0], shape_of(node.inputs[0]), shape_of(input_at(node, 1))
-    if x is None or shape is None or weights is None or shape_of(input_at(node, 2)) is None:
+    if x is None or shape is None or weights is None or input_at(node, 2) is None:
+        return None
+    if any(value is not None and shape_of(value) is None for value in node.inputs):
         return None
     by_batch = bool(node.attributes.get_int("layout", 0))
     if by_batch:
