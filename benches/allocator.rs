@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use tpuflow_benches::instances::cut_rectangle;
-use tpuflow_scheduler::alloc::ladder::{Effort, climb};
+use tpuflow_scheduler::alloc::ladder::{Effort, solve_by_effort};
 use tpuflow_scheduler::alloc::solve;
 
 fn rectangles(criterion: &mut Criterion) {
@@ -29,10 +29,10 @@ fn search(criterion: &mut Criterion) {
     for pieces in [100, 200, 400] {
         let problem = cut_rectangle(1, 1024, 1 << 20, pieces);
         let effort = Effort { enough: problem.capacity, steps: 1_000_000, seed: 0 };
-        let outcome = climb(&problem, &[], &effort, &mut |_| true);
+        let outcome = solve_by_effort(&problem, &[], &effort, &mut |_| true);
         group.throughput(Throughput::Elements(outcome.steps.max(1)));
         group.bench_function(BenchmarkId::from_parameter(pieces), |bench| {
-            bench.iter(|| climb(&problem, &[], &effort, &mut |_| true));
+            bench.iter(|| solve_by_effort(&problem, &[], &effort, &mut |_| true));
         });
     }
 }

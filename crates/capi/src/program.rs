@@ -10,7 +10,7 @@ use crate::codec::tpuflow_codec;
 use crate::memory::{fill, free, give, path, shared, slice};
 use crate::status::{Failure, guard, tpuflow_status};
 
-/// What a run is to give: the `mode` of tpuflow_program_run.
+/// Results a run gives: the `mode` of tpuflow_program_run.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(non_camel_case_types, reason = "names are those of C")]
@@ -21,7 +21,7 @@ pub enum tpuflow_mode {
     Exact = 1,
 }
 
-/// What a run cost.
+/// Cost of a run.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(non_camel_case_types, reason = "names are those of C")]

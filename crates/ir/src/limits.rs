@@ -140,7 +140,7 @@ impl Program {
         if fits { Ok(()) } else { Err(LimitError::DescriptorKind { descriptor, kind }) }
     }
 
-    /// What is said of sizes together with those of a descriptor is said where there is one of the right kind.
+    /// Rules on sizes together with those of a descriptor apply where there is one of the right kind.
     fn check_work(&self, work: &Work, word: usize) -> LimitCheck {
         let descriptor = |id: crate::DescriptorId| self.descriptors.get(id.index());
         match work {

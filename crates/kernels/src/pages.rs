@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(covering_pages(vec![]), []);
     }
 
-    /// What memory holds stays, whatever the system makes of it.
+    /// Contents of the memory stay, whatever the system makes of the advice.
     #[test]
     fn values_stay() {
         let values: Vec<usize> = (0..1 << 20).collect();

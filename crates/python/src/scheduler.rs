@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use tpuflow_ir::Machine;
 use tpuflow_scheduler::Options;
 use tpuflow_scheduler::alloc::check::{aligned, validate};
-use tpuflow_scheduler::alloc::ladder::{Effort, climb};
+use tpuflow_scheduler::alloc::ladder::{Effort, solve_by_effort};
 use tpuflow_scheduler::alloc::{Item, Problem, Solution};
 
 use crate::error::Failure;
@@ -105,7 +105,7 @@ fn allocate(
             false
         })
     };
-    let found = py.detach(|| climb(&problem, &alignments, &Effort { enough, steps, seed }, &mut watch));
+    let found = py.detach(|| solve_by_effort(&problem, &alignments, &Effort { enough, steps, seed }, &mut watch));
     raised.map_or(Ok((found.solution.offsets, found.bound, found.steps)), Err)
 }
 

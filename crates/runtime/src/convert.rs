@@ -106,7 +106,7 @@ const INTEGER: f64 = 6_755_399_441_055_744.0;
 
 /// The elements of `$bytes`, numbers of the type `$user`, as a `Vec<$wide>`.
 ///
-/// What is computed with them is compiled once for the wide type, not for every pair of types.
+/// Code behind the conversion is compiled once for the wide type, not for every pair of types.
 macro_rules! widened {
     ($user:expr, $bytes:expr, $wide:ty) => {{
         let bytes: &[u8] = $bytes;

@@ -16,7 +16,7 @@ use crate::parameters::Parameters;
 /// Parts of the bound; a plan within one of them is close to it.
 const CLOSE: u64 = 25;
 
-/// What all plans of a graph for a machine share.
+/// Data that all plans of a graph for a machine share.
 pub(crate) struct PlanningContext<'a> {
     pub graph: &'a Graph,
     pub machine: &'a Machine,

@@ -42,7 +42,7 @@ pub enum ScheduleError {
     Tiling {
         /// The layer.
         layer: String,
-        /// What it has, needs or would do.
+        /// The reason, to be read behind its name.
         reason: TilingError,
     },
     /// A run of layers to be computed in parts is none.

@@ -55,12 +55,12 @@ use planning::portfolio::compiled;
 use tpuflow_checker::check;
 use tpuflow_ir::{Graph, Machine, Program};
 
-/// What to optimise for, and how long.
+/// Optimisation level, parameters and budgets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// 1: sequential. 5: parallel.
     pub level: u8,
-    /// What the schedule may do, in place of what the level allows.
+    /// Parameters in place of those of the level.
     pub parameters: Option<Parameters>,
     /// Seed of searches.
     pub seed: u64,
@@ -68,7 +68,7 @@ pub struct Options {
     pub budget_steps: u64,
     /// Wall-clock limit in seconds; what is found by then is used.
     pub time_limit: Option<f64>,
-    /// What to compute in parts, because the user says so.
+    /// Layers that the user wants computed in parts.
     pub tiling: tiling::request::Request,
 }
 

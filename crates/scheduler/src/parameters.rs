@@ -192,7 +192,7 @@ impl Parameters {
     }
 
     /// Layers a load may move ahead over.
-    pub(crate) fn ahead(&self) -> u32 {
+    pub(crate) fn prefetch_depth(&self) -> u32 {
         self.insertion().map_or(0, |(depth, seconds)| if seconds == 0 { 0 } else { count(depth) })
     }
 

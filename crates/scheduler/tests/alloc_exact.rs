@@ -3,7 +3,7 @@
 use crate::common::Random;
 use proptest::prelude::*;
 use tpuflow_scheduler::alloc::check::{Fault, aligned, validate};
-use tpuflow_scheduler::alloc::ladder::{Effort, Outcome, climb};
+use tpuflow_scheduler::alloc::ladder::{Effort, Outcome, solve_by_effort};
 use tpuflow_scheduler::alloc::{Item, Problem, solve};
 
 const STEPS: u64 = 200_000;
@@ -14,7 +14,7 @@ fn effort(enough: u64) -> Effort {
 
 fn run(items: &[Item], alignments: &[u64], effort: &Effort) -> Outcome {
     let problem = Problem { items: items.to_vec(), capacity: u64::MAX };
-    let outcome = climb(&problem, alignments, effort, &mut |_| true);
+    let outcome = solve_by_effort(&problem, alignments, effort, &mut |_| true);
     let at_its_height = Problem { capacity: outcome.solution.height, ..problem };
     assert_eq!(validate(&at_its_height, &outcome.solution), Ok(()));
     if !alignments.is_empty() {
@@ -220,7 +220,7 @@ fn the_same_steps_give_the_same_addresses() {
 fn the_clock_cuts_to_the_best_so_far() {
     let problem = cut(5, 150, 4096, true);
     let mut looks = 0;
-    let outcome = climb(&problem, &[], &effort(0), &mut |steps| {
+    let outcome = solve_by_effort(&problem, &[], &effort(0), &mut |steps| {
         looks += 1;
         steps < 2_000
     });

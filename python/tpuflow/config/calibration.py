@@ -31,7 +31,7 @@ class CalibrationConfig(Section):
     batch_size: Annotated[int, Aliases("calibration_batch_size"), Field(ge=1)] = 1
     """Batches of the model that make one step of a running range (`mean`)."""
     trim_infinity: Annotated[str, PerLayer(), Aliases("trim_infinity_before_statistic")] = ""
-    """What is done to values before they count: `clip(a,b)` holds them within a and b; `second(a,b)` holds
+    """Changes of values before they count: `clip(a,b)` holds them within a and b; `second(a,b)` holds
     them within the extrema of those strictly between a and b. Unset: nothing."""
     z_threshold: Annotated[float, PerLayer(), Field(ge=0, allow_inf_nan=False)] = 0
     """Values further from a tensor's mean than so many of its standard deviations are left out before its
@@ -68,7 +68,7 @@ class CalibrationConfig(Section):
     shuffle_seed: int = Field(default=0, ge=0)
     """Seed of that order."""
     no_data: Literal["generated", "zeros"] = "generated"
-    """What stands in for samples where there are none."""
+    """Made-up samples where there are none."""
     equalize: bool = True
     """Channels are scaled within the float network, which computes the same, where that brings the outputs of
     samples closer to float. It needs samples: of ranges alone nothing is equalised."""

@@ -34,7 +34,7 @@ class InputConfig(Section):
     """No input of the network has a batch axis, and samples stand one behind the other in files. It is said
     for readers: shapes tell as much."""
     rewrites: tuple[Rewrite, ...] = ()
-    """What is written differently before anything else is done; in floats it is the same. `collapse_linear`:
+    """Rewrites applied before anything else is done; in floats they change nothing. `collapse_linear`:
     two linear layers in a row become one where that takes no more products. `collapse_residual`: the operand
     of a convolution that is added to its result is added within the kernel. `split_projections`: parts of a
     product become products with scales of their own. `expand_powers`: whole powers become products.

@@ -163,7 +163,7 @@ class Config(Section):
     """A whole configuration."""
 
     input: InputConfig = InputConfig()
-    """What a build starts from."""
+    """The input of a build."""
     quantize: QuantizeConfig = QuantizeConfig()
     """Defaults of every layer."""
     calibrate: CalibrationConfig = CalibrationConfig()
@@ -173,9 +173,9 @@ class Config(Section):
     preprocess: PreprocessConfig | None = None
     """Preparation of images inside the program; without this section there is none."""
     schedule: ScheduleConfig = ScheduleConfig()
-    """What a schedule may do, in place of what its level allows."""
+    """Parameters of the schedule, in place of those of its level."""
     evaluate: EvaluateConfig = EvaluateConfig()
-    """What results are evaluated by."""
+    """How results are evaluated."""
     output: OutputConfig = OutputConfig()
     """Names of what is written."""
 

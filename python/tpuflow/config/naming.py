@@ -17,7 +17,7 @@ class OutputConfig(Section):
     folder: Annotated[str, Aliases("output_dir")] = ""
     """Folder of the files, made where it is missing; unset: the current one."""
     model_name: str = ""
-    """What the network is called in names of files; unset: as its own file."""
+    """Name of the network in names of files; unset: that of its own file."""
     program: Annotated[str, Aliases("out_ir_name")] = ""
     """Name of the program, `.tpu` or without suffix. Unset: MODEL_o where `model_name` is set, else
     MODEL_bBATCH_oLEVEL_MACHINE."""

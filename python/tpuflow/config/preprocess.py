@@ -32,7 +32,7 @@ class PreprocessConfig(Section):
     mean: tuple[float, ...] = (0.0,)
     """Subtracted from the pixels: one number, or one per channel the network takes."""
     scale: tuple[float, ...] = (1.0,)
-    """What the rest is multiplied with: one number, or one per channel."""
+    """Factor of the rest: one number, or one per channel."""
     std: tuple[float, ...] | None = None
     """Its inverse, instead of `scale`."""
     crop_ratio: float = Field(default=1.0, gt=0, le=1)

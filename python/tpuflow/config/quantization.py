@@ -56,12 +56,12 @@ class QuantizeConfig(Section):
     """Element type of what a network returns, where its layers are int8: the sums have the bits, so the last
     rounding need not be the coarsest. Operators that only pass codes on keep theirs."""
     int16_normalization: Annotated[bool, FormerNames("wide_norms")] = True
-    """What norms read has 16 bits, where its layers are int8, and so has what is added up for it."""
+    """Operands of norms have 16 bits where their layers are int8, and so have the sums they come from."""
     int16_softmax: Annotated[bool, FormerNames("wide_softmax")] = True
-    """What softmax reads and gives has 16 bits, where its layers are int8."""
+    """Operands and results of softmax have 16 bits where their layers are int8."""
     int16_heads: Annotated[bool, FormerNames("wide_tails")] = True
-    """What last layers sum up and all that is computed of it for the outputs has 16 bits as well, where these
-    have, but for what averages read: boxes of offsets, for example, which no layer reads again."""
+    """Sums of last layers, and all that is computed of them for the outputs, have 16 bits as well, where
+    these have, but for what averages read: boxes of offsets, for example, which no layer reads again."""
     int16_residual_additions: Annotated[bool, FormerNames("wide_sums")] = False
     """Sums that nothing but additions read have 16 bits, where their layers are int8: the parts of a residual
     are rounded to 8 bits once, when they have been added."""
@@ -144,7 +144,7 @@ class QuantizeConfig(Section):
     qinvariant: Annotated[tuple[int | str, ...], Aliases("set_qinvariant_for_start_nodes")] = ()
     """Inputs, by number or name, whose values are their codes: scale 1, zero point 0."""
     target: str = "any"
-    """What the layers may be: the name of a built-in target, or a TOML or JSON file."""
+    """Target of the layers: the name of a built-in target, or a TOML or JSON file."""
     quant_input: bool = False
     """Inputs are taken as the codes they are stored in, without a cast from floats."""
     quant_output: bool = False

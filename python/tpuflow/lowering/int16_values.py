@@ -61,8 +61,8 @@ def int16_values(nodes: Iterable[ir.Node], *, norms: bool, softmax: bool) -> fro
 
     Args:
         nodes: Of the graph.
-        norms: What norms read is wide.
-        softmax: What softmax reads is, and the shares it gives.
+        norms: Operands of norms are wide.
+        softmax: Operands and results of softmax are.
     """
     ordered = list(nodes)
     heads = (NORMS if norms else frozenset()) | ({"Softmax"} if softmax else frozenset())

@@ -91,10 +91,10 @@ pub enum FileError {
     /// Constants that cannot be told apart.
     #[error("two constants are called \"{0}\"")]
     TwoConstants(String),
-    /// What JSON cannot hold.
+    /// A value that JSON cannot hold.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// What cannot be encoded.
+    /// A value that cannot be encoded.
     #[error(transparent)]
     Encoding(#[from] ProgramError),
     /// Tensors that cannot be written.

@@ -274,7 +274,7 @@ fn by_live_ranges(
     last
 }
 
-/// What the start of a tensor is aligned to.
+/// Alignment of the start of a tensor.
 fn page(machine: &Machine) -> u64 {
     machine.page_bytes().max(machine.word() as u64)
 }

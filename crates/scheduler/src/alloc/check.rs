@@ -2,7 +2,7 @@
 
 use super::{Problem, Solution};
 
-/// What is wrong with a solution.
+/// A defect of a solution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// Not one offset per item.

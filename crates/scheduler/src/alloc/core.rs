@@ -110,7 +110,7 @@ impl<'a> Search<'a> {
 fn hardest(problem: &Problem) -> Vec<usize> {
     let loads = problem.loads();
     let bound = loads.iter().map(|&(_, load)| load).max().unwrap_or(0);
-    let fullest = Fullest::new(loads);
+    let fullest = PeakLoads::new(loads);
     let hardness: Vec<(u128, u128)> = problem
         .items
         .iter()
@@ -125,13 +125,13 @@ fn hardest(problem: &Problem) -> Vec<usize> {
 }
 
 /// Largest loads of spans of time, by doubling.
-struct Fullest {
+struct PeakLoads {
     times: Vec<u32>,
     /// At level `k` and index `i` the largest of `2^k` loads from `i` on.
     levels: Vec<Vec<u64>>,
 }
 
-impl Fullest {
+impl PeakLoads {
     fn new(loads: Vec<(u32, u64)>) -> Self {
         let (times, mut level): (Vec<u32>, Vec<u64>) = loads.into_iter().unzip();
         let mut levels = Vec::new();

@@ -45,7 +45,12 @@ pub struct Outcome {
 /// then, and ends the search by answering no.
 ///
 /// The capacity of the problem is not looked at: a caller that needs it says so in [`Effort::enough`].
-pub fn climb(problem: &Problem, alignments: &[u64], effort: &Effort, go_on: &mut dyn FnMut(u64) -> bool) -> Outcome {
+pub fn solve_by_effort(
+    problem: &Problem,
+    alignments: &[u64],
+    effort: &Effort,
+    go_on: &mut dyn FnMut(u64) -> bool,
+) -> Outcome {
     let mut bound = problem.lower_bound();
     let mut cut = false;
     let mut solution = portfolio(problem, alignments, effort.enough.max(bound), &mut || {

@@ -9,7 +9,7 @@
 //!    +--+----+-----+----+--+----+--> time
 //! ```
 //!
-//! There are two problems. In a linear space every address is as good as another: [`ladder::climb`] goes from a portfolio of
+//! There are two problems. In a linear space every address is as good as another: [`ladder::solve_by_effort`] goes from a portfolio of
 //! greedy orders ([`solve`] is that portfolio alone) to exact search, of all items or, where there are very many, of those
 //! that leave no choice, and says how far from the lower bound it stopped. In a space of banks, buffers that are used at the same time should not share a bank: [`place_apart`].
 //! [`check::validate`] re-derives soundness the slow way.
@@ -41,7 +41,7 @@ impl Item {
     }
 }
 
-/// What is to be placed, and where.
+/// Buffers to place, and the memory to place them in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Buffers.

@@ -7,12 +7,12 @@ const MOST_BLOCKS: usize = 256;
 
 /// A buffer with an address.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken {
+pub(crate) struct PlacedBuffer {
     pub offset: u64,
     pub item: Item,
 }
 
-impl Taken {
+impl PlacedBuffer {
     /// One past its last unit.
     pub fn end(&self) -> u64 {
         self.offset + self.item.size
@@ -23,10 +23,10 @@ impl Taken {
 /// lives on into its first block, or starts in one of its blocks.
 pub(crate) struct Placed {
     moments: u32,
-    starting: Vec<Vec<Taken>>,
-    living_on: Vec<Vec<Taken>>,
+    starting: Vec<Vec<PlacedBuffer>>,
+    living_on: Vec<Vec<PlacedBuffer>>,
     /// Those the last one met, to be used again.
-    meeting: Vec<Taken>,
+    meeting: Vec<PlacedBuffer>,
     pub height: u64,
 }
 
@@ -47,7 +47,7 @@ impl Placed {
     }
 
     /// All that live at the same time as `item`, by address.
-    pub fn meeting(&mut self, item: Item) -> &[Taken] {
+    pub fn meeting(&mut self, item: Item) -> &[PlacedBuffer] {
         let (first, last) = self.blocks(item);
         self.meeting.clear();
         let met = self.starting[first..=last].iter().flatten().chain(&self.living_on[first]);
@@ -59,7 +59,7 @@ impl Placed {
     /// Puts an item at an address.
     pub fn add(&mut self, item: Item, offset: u64) {
         let (first, last) = self.blocks(item);
-        let taken = Taken { offset, item };
+        let taken = PlacedBuffer { offset, item };
         self.starting[first].push(taken);
         for block in &mut self.living_on[first + 1..=last] {
             block.push(taken);

@@ -19,7 +19,7 @@ use crate::virtual_program::{VirtualAddress, VirtualInstruction};
 const RUNS: u32 = 16;
 
 /// A transfer that still takes loads.
-struct Open {
+struct OpenTransfer {
     /// Position of the last load in it, and all others.
     last: InstructionId,
     first: Vec<InstructionId>,
@@ -37,8 +37,8 @@ pub(crate) fn coalesce(
 ) -> Vec<Option<InstructionId>> {
     // Where each virtual instruction goes.
     let mut place: Vec<Option<InstructionId>> = vec![None; instructions.len()];
-    let mut open: BTreeMap<(u8, Space), Open> = BTreeMap::new();
-    let mut done: Vec<Open> = Vec::new();
+    let mut open: BTreeMap<(u8, Space), OpenTransfer> = BTreeMap::new();
+    let mut done: Vec<OpenTransfer> = Vec::new();
     for (position, virtual_instruction) in instructions.iter().enumerate() {
         let (Some(virtual_transfer), Work::Transfer(transfer)) =
             (virtual_instruction.transfer(), &resolved[position].work)
@@ -61,7 +61,7 @@ pub(crate) fn coalesce(
             group.transfer = longer;
             continue;
         }
-        let group = Open { last: InstructionId::new(position), first: Vec::new(), transfer: *transfer };
+        let group = OpenTransfer { last: InstructionId::new(position), first: Vec::new(), transfer: *transfer };
         done.extend(open.insert(key, group));
     }
     done.extend(open.into_values());

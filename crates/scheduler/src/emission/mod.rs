@@ -64,7 +64,7 @@ pub(crate) struct Plan {
     places: Vec<InstructionId>,
     /// By stage, when the cost model has it and those before it end.
     ends: Vec<u64>,
-    /// What can be timed; its prediction is the cost model's until it is.
+    /// The program to be timed; its predicted cycles are the cost model's until then.
     pub program: Program,
 }
 
@@ -111,7 +111,7 @@ impl Plan {
         Self { lowered, addresses, memory, mode, transfer_options, places, ends, program }
     }
 
-    /// What it is made of.
+    /// The virtual program and addresses of the plan.
     pub fn parts(&self) -> (&VirtualProgram, &Addresses) {
         (&self.lowered.code, &self.addresses)
     }

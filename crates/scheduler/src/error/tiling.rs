@@ -1,6 +1,6 @@
 //! Why a layer cannot be computed in parts.
 
-/// What a layer has, needs or would do; its name is said before.
+/// Reasons why a layer cannot be tiled so, to be read behind its name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what every field is")]
 pub enum TilingError {

@@ -114,7 +114,7 @@ impl Lowering<'_> {
         Err(Shortage(Memory::Cache))
     }
 
-    /// What is stored last is to be little, and what is stored before is to be done when that begins: the groups of the last
+    /// The last store is to be small, and those before are to be finished when it begins: the groups of the last
     /// step that has weights become smaller to the end.
     pub(super) fn taper(&self, cut: &mut Cut, output: TensorId) {
         let is_last = self.options.write_through && self.last_weights == Some(self.index);

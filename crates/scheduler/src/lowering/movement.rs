@@ -301,7 +301,7 @@ impl Lowering<'_> {
     }
 }
 
-/// What a block holds of `count` channels from `start` on.
+/// The part of a block that holds `count` channels from `start` on.
 fn shared(block: &View, start: usize, count: usize) -> Option<View> {
     let origin = block.origin[1];
     let first = origin.max(start as u32);

@@ -46,7 +46,7 @@ pub(super) fn channels_of(view: &View, first: u32, count: u32) -> View {
     }
 }
 
-/// What a pooling instruction carries beside its views.
+/// Fields of a pooling instruction beside its views.
 struct Operation {
     descriptor: tpuflow_ir::DescriptorId,
     window: Window,

@@ -45,7 +45,7 @@ impl Stretch {
     }
 }
 
-/// What is reduced, and how.
+/// Operand and kind of a reduction.
 struct ReductionOf<'a> {
     shape: &'a [usize],
     axes: &'a [u32],

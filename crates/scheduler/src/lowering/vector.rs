@@ -268,7 +268,7 @@ struct RowOperator<'a> {
     parameters: Parameters<'a>,
 }
 
-/// What an operator of rows reads from the unit's own memory.
+/// Parameters that an operator of rows reads from the unit's own cache.
 #[derive(Clone, Copy)]
 enum Parameters<'a> {
     None,

@@ -11,7 +11,7 @@ use crate::virtual_program::{
 };
 
 /// A group that still takes members.
-struct Open {
+struct OpenGroup {
     /// Draft of its transfer, and the buffers at both ends.
     instruction: usize,
     from: BufferId,
@@ -34,7 +34,7 @@ pub(crate) fn group_constants(code: &mut VirtualProgram, machine: &Machine, laye
         Memory::Ewp => (machine.ewp_cache_bytes() / 16).min(piece_bytes(machine) / 4),
         Memory::Cache | Memory::Ddr => (machine.cache_bytes() / 64).min(piece_bytes(machine) * times / 2),
     };
-    let mut open: [Option<Open>; 2] = [None, None];
+    let mut open: [Option<OpenGroup>; 2] = [None, None];
     let mut loaded = 0;
     for (index, dropped) in dropped.iter_mut().enumerate() {
         let Some((to, from)) = code.instructions[index].load() else { continue };
@@ -60,7 +60,7 @@ pub(crate) fn group_constants(code: &mut VirtualProgram, machine: &Machine, laye
         }
         close(code, open[slot].take());
         let limit = most(memory).min((loaded / 4).max(u64::from(machine.cache.word_bytes) * 32));
-        open[slot] = Some(Open { instruction: index, from, to, bytes, limit, parts: vec![(0, packing)] });
+        open[slot] = Some(OpenGroup { instruction: index, from, to, bytes, limit, parts: vec![(0, packing)] });
     }
     for group_constants in open {
         close(code, group_constants);
@@ -96,7 +96,7 @@ pub(crate) fn group_constants(code: &mut VirtualProgram, machine: &Machine, laye
 }
 
 /// Enlarges the first member's buffers and transfer to take all members.
-fn close(code: &mut VirtualProgram, group_constants: Option<Open>) {
+fn close(code: &mut VirtualProgram, group_constants: Option<OpenGroup>) {
     let Some(group_constants) = group_constants.filter(|b| b.parts.len() > 1) else { return };
     for buffer in [group_constants.from, group_constants.to] {
         code.buffers_mut()[buffer.index()].bytes = group_constants.bytes;

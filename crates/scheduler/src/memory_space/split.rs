@@ -35,15 +35,15 @@ const LEAST: u64 = 128;
 const LEAST_WITH_HALO: u64 = 512;
 const HALO: u64 = 4;
 
-/// What a virtual instruction touches of a buffer.
-struct Touched {
+/// Bytes of a buffer that a virtual instruction reads or writes.
+struct BufferAccess {
     virtual_instruction: usize,
     bytes: Range<u64>,
     writes: bool,
 }
 
 /// A stretch of a buffer that becomes one of its own.
-struct Piece {
+struct SubBuffer {
     /// Those that are written there.
     bytes: Range<u64>,
     /// Bytes before these that are copied there.
@@ -51,13 +51,13 @@ struct Piece {
     buffer: BufferId,
 }
 
-impl Piece {
+impl SubBuffer {
     /// Bytes of the whole that it holds.
     fn all(&self) -> Range<u64> {
         self.bytes.start - self.halo..self.bytes.end
     }
 
-    fn holds(&self, t: &Touched) -> bool {
+    fn holds(&self, t: &BufferAccess) -> bool {
         let from = if t.writes { self.bytes.start } else { self.all().start };
         from <= t.bytes.start && t.bytes.end <= self.bytes.end
     }
@@ -89,9 +89,9 @@ pub(crate) fn split_live_ranges(code: &mut VirtualProgram, machine: &Machine) {
     let word = machine.word();
     // Virtual instructions to come before others.
     let mut copies: Vec<(usize, VirtualInstruction)> = Vec::new();
-    for (buffer, touched) in touched(code, machine) {
-        let cuts = cuts(code, buffer, &touched, word);
-        let Some(mut list) = list(code, buffer, &touched, &cuts, word) else { continue };
+    for (buffer, accesses) in buffer_accesses(code, machine) {
+        let cuts = cuts(code, buffer, &accesses, word);
+        let Some(mut list) = list(code, buffer, &accesses, &cuts, word) else { continue };
         let whole = code.buffers[buffer.index()].clone();
         for piece in &mut list {
             let bytes = piece.bytes.end - piece.all().start;
@@ -102,9 +102,9 @@ pub(crate) fn split_live_ranges(code: &mut VirtualProgram, machine: &Machine) {
             }
         }
         for pair in list.windows(2).filter(|pair| pair[1].halo > 0) {
-            copies.extend(copy(code, buffer, &touched, &pair[0], &pair[1], word));
+            copies.extend(copy(code, buffer, &accesses, &pair[0], &pair[1], word));
         }
-        for t in &touched {
+        for t in &accesses {
             if let Some(piece) = list.iter().find(|piece| piece.holds(t)) {
                 moved(&mut code.instructions[t.virtual_instruction], buffer, piece, word);
             }
@@ -123,14 +123,14 @@ pub(crate) fn split_live_ranges(code: &mut VirtualProgram, machine: &Machine) {
 }
 
 /// By buffer that may be cut, what each virtual instruction touches of it.
-fn touched(code: &VirtualProgram, machine: &Machine) -> BTreeMap<BufferId, Vec<Touched>> {
+fn buffer_accesses(code: &VirtualProgram, machine: &Machine) -> BTreeMap<BufferId, Vec<BufferAccess>> {
     let word = machine.word() as u64;
     let apart = side_by_side(code, word);
     let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
-    let mut found: BTreeMap<BufferId, Vec<Touched>> = BTreeMap::new();
+    let mut found: BTreeMap<BufferId, Vec<BufferAccess>> = BTreeMap::new();
     let mut fixed = vec![false; code.buffers.len()];
     for (index, virtual_instruction) in code.instructions.iter().enumerate() {
-        let touched = accesses(
+        let accesses = accesses(
             &resolve(virtual_instruction, virtual_instruction.unit(&descriptors, machine), &apart),
             &descriptors,
             machine,
@@ -139,15 +139,15 @@ fn touched(code: &VirtualProgram, machine: &Machine) -> BTreeMap<BufferId, Vec<T
             let b = &code.buffers[buffer.index()];
             let start = apart[buffer.index()].1;
             let inside = |s: &&Stretch| s.space == Space::Cache && start <= s.start && s.start < start + b.bytes;
-            let writes = touched.writes.iter().any(|s| inside(&s));
-            let stretches = touched.reads.iter().chain(&touched.writes).filter(inside);
+            let writes = accesses.writes.iter().any(|s| inside(&s));
+            let stretches = accesses.reads.iter().chain(&accesses.writes).filter(inside);
             let hull = stretches.map(|s| (s.start - start, s.end - start)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
             let large = b.memory == Memory::Cache && b.content == Content::Computed && b.bytes >= 2 * LEAST * word;
             match hull {
                 Some((start, end)) if large => {
                     let list = found.entry(buffer).or_default();
                     if list.last().is_none_or(|last| last.virtual_instruction != index) {
-                        list.push(Touched { virtual_instruction: index, bytes: start..end.min(b.bytes), writes });
+                        list.push(BufferAccess { virtual_instruction: index, bytes: start..end.min(b.bytes), writes });
                     }
                 }
                 _ => fixed[buffer.index()] = true,
@@ -163,9 +163,9 @@ fn touched(code: &VirtualProgram, machine: &Machine) -> BTreeMap<BufferId, Vec<T
 }
 
 /// Where a buffer is cut, at rows of every view of it, and how many bytes before the cut are still needed behind it.
-fn cuts(code: &VirtualProgram, buffer: BufferId, touched: &[Touched], word: usize) -> Vec<(u64, u64)> {
+fn cuts(code: &VirtualProgram, buffer: BufferId, accesses: &[BufferAccess], word: usize) -> Vec<(u64, u64)> {
     let mut pitches: Vec<(u64, u64, u64)> = Vec::new();
-    for view in touched.iter().flat_map(|t| views(&code.instructions[t.virtual_instruction].work)) {
+    for view in accesses.iter().flat_map(|t| views(&code.instructions[t.virtual_instruction].work)) {
         let VirtualAddress { buffer: own, offset: start } = VirtualAddress::of_field(view.address);
         let pitch = (start, view.row_bytes(word), start + view.bytes(word));
         if own == buffer && pitches.last() != Some(&pitch) {
@@ -178,12 +178,12 @@ fn cuts(code: &VirtualProgram, buffer: BufferId, touched: &[Touched], word: usiz
         pitches.iter().all(|&(start, row, end)| cut <= start || end <= cut || (cut - start).is_multiple_of(row))
     };
     let bytes = code.buffers[buffer.index()].bytes;
-    let mut starts: Vec<u64> = touched.iter().filter(|t| t.writes).map(|t| t.bytes.start).collect();
+    let mut starts: Vec<u64> = accesses.iter().filter(|t| t.writes).map(|t| t.bytes.start).collect();
     starts.sort_unstable();
     starts.dedup();
     let (mut last, mut cuts) = (0, Vec::new());
     for start in starts {
-        let crossing = || touched.iter().filter(|t| t.bytes.start < start && start < t.bytes.end);
+        let crossing = || accesses.iter().filter(|t| t.bytes.start < start && start < t.bytes.end);
         let halo = start - crossing().map(|t| t.bytes.start).min().unwrap_or(start);
         let least = if halo > 0 { (LEAST_WITH_HALO * word as u64).max(HALO * halo) } else { LEAST * word as u64 };
         let least = least.max(bytes / MOST);
@@ -192,7 +192,7 @@ fn cuts(code: &VirtualProgram, buffer: BufferId, touched: &[Touched], word: usiz
             && start - halo >= last
             && at_rows(start)
             && at_rows(start - halo)
-            && (halo == 0 || can_copy(code, touched, &crossing().collect::<Vec<_>>(), start - halo..start))
+            && (halo == 0 || can_copy(code, accesses, &crossing().collect::<Vec<_>>(), start - halo..start))
         {
             cuts.push((start, halo));
             last = start;
@@ -202,7 +202,7 @@ fn cuts(code: &VirtualProgram, buffer: BufferId, touched: &[Touched], word: usiz
 }
 
 /// Whether bytes can be copied before the first of some readers: the pooling unit reads them, as the array has written them.
-fn can_copy(code: &VirtualProgram, touched: &[Touched], readers: &[&Touched], bytes: Range<u64>) -> bool {
+fn can_copy(code: &VirtualProgram, accesses: &[BufferAccess], readers: &[&BufferAccess], bytes: Range<u64>) -> bool {
     let Some(first) = readers.iter().map(|t| t.virtual_instruction).min() else { return false };
     let Some(view) = pooled(&code.instructions[first].work) else { return false };
     let same = |other: &View| {
@@ -210,9 +210,9 @@ fn can_copy(code: &VirtualProgram, touched: &[Touched], readers: &[&Touched], by
         let form = |v: &View| (v.address, v.dtype, v.channels, v.pixel_bytes, v.channel_offset, v.origin, v.first_row);
         form(other) == form(view) && pixels(other) == pixels(view)
     };
-    let written = |t: &&Touched| t.writes && t.bytes.start < bytes.end && bytes.start < t.bytes.end;
+    let written = |t: &&BufferAccess| t.writes && t.bytes.start < bytes.end && bytes.start < t.bytes.end;
     readers.iter().all(|t| !t.writes && pooled(&code.instructions[t.virtual_instruction].work) == Some(view))
-        && touched.iter().filter(written).all(|t| match &code.instructions[t.virtual_instruction].work {
+        && accesses.iter().filter(written).all(|t| match &code.instructions[t.virtual_instruction].work {
             Work::Matrix(m) => t.virtual_instruction < first && same(&m.output),
             _ => false,
         })
@@ -226,37 +226,37 @@ fn pooled(work: &Work) -> Option<&View> {
 fn list(
     code: &VirtualProgram,
     buffer: BufferId,
-    touched: &[Touched],
+    accesses: &[BufferAccess],
     cuts: &[(u64, u64)],
     word: usize,
-) -> Option<Vec<Piece>> {
+) -> Option<Vec<SubBuffer>> {
     let bytes = code.buffers[buffer.index()].bytes;
     let starts = [(0, 0)].into_iter().chain(cuts.iter().copied());
     let ends = cuts.iter().map(|cut| cut.0).chain([bytes]);
-    let list: Vec<Piece> =
-        starts.zip(ends).map(|((start, halo), end)| Piece { bytes: start..end, halo, buffer }).collect();
-    let fits = |t: &Touched| {
+    let list: Vec<SubBuffer> =
+        starts.zip(ends).map(|((start, halo), end)| SubBuffer { bytes: start..end, halo, buffer }).collect();
+    let fits = |t: &BufferAccess| {
         let Some(piece) = list.iter().find(|piece| piece.holds(t)) else { return false };
         views(&code.instructions[t.virtual_instruction].work)
             .filter(|view| VirtualAddress::of_field(view.address).buffer == buffer)
             .all(|view| narrowed(view, &piece.all(), buffer, word).is_some())
     };
-    (list.len() > 1 && touched.iter().all(fits)).then_some(list)
+    (list.len() > 1 && accesses.iter().all(fits)).then_some(list)
 }
 
 /// Copies what the pooling unit needs of the piece before: where this comes in the order, and the virtual instruction.
 fn copy(
     code: &mut VirtualProgram,
     buffer: BufferId,
-    touched: &[Touched],
-    before: &Piece,
-    piece: &Piece,
+    accesses: &[BufferAccess],
+    before: &SubBuffer,
+    piece: &SubBuffer,
     word: usize,
 ) -> Option<(usize, VirtualInstruction)> {
     let bytes = piece.all().start..piece.bytes.start;
-    let crossing = |t: &&Touched| t.bytes.start < bytes.end && bytes.end < t.bytes.end;
-    let reader = touched.iter().filter(crossing).map(|t| t.virtual_instruction).min()?;
-    let writer = touched
+    let crossing = |t: &&BufferAccess| t.bytes.start < bytes.end && bytes.end < t.bytes.end;
+    let reader = accesses.iter().filter(crossing).map(|t| t.virtual_instruction).min()?;
+    let writer = accesses
         .iter()
         .find(|t| t.writes && t.bytes.start < bytes.end && bytes.start < t.bytes.end)?
         .virtual_instruction;
@@ -307,7 +307,7 @@ fn narrowed(view: &View, bytes: &Range<u64>, buffer: BufferId, word: usize) -> O
 }
 
 /// Lets a virtual instruction touch a piece in place of the whole buffer.
-fn moved(virtual_instruction: &mut VirtualInstruction, buffer: BufferId, piece: &Piece, word: usize) {
+fn moved(virtual_instruction: &mut VirtualInstruction, buffer: BufferId, piece: &SubBuffer, word: usize) {
     let put = |view: &mut View| {
         if VirtualAddress::of_field(view.address).buffer == buffer
             && let Some(found) = narrowed(view, &piece.all(), piece.buffer, word)

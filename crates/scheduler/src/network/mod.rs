@@ -26,7 +26,7 @@ use crate::error::ScheduleError;
 pub(crate) struct Step {
     /// The layer it works for.
     pub layer: LayerId,
-    /// What is computed.
+    /// The operation.
     pub op: Op,
     /// Where it goes.
     pub output: TensorId,

@@ -36,12 +36,12 @@ pub(crate) struct Place {
     /// Bytes into the pixel.
     pub channel_offset: u32,
     /// Matrices of a stack that lie side by side in the pixels of a row; `None` where they lie one below the other.
-    pub beside: Option<Beside>,
+    pub beside: Option<MatricesSideBySide>,
 }
 
 /// Matrices side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Beside {
+pub(crate) struct MatricesSideBySide {
     /// How many are in a row.
     pub count: u32,
     /// Bytes from the channels of one to those of the next.
@@ -127,7 +127,7 @@ impl Placement {
     pub fn matrix(&self, network: &Network, tensor: TensorId, index: u32, space: Space, address: u64) -> View {
         let (place, own) = (self.of(tensor), natural(network, tensor, self.word));
         let (row, shift) = match place.beside {
-            Some(Beside { count, step }) => (index / count, index % count * step),
+            Some(MatricesSideBySide { count, step }) => (index / count, index % count * step),
             None => (index, 0),
         };
         let line = View { pixel_bytes: place.pixel_bytes, ..own }.row_bytes(self.word);
@@ -205,7 +205,8 @@ impl Placement {
             return None;
         }
         let size = from.dtype.bytes() as i64;
-        let place = self.beside(wide, Beside { count, step: (step * size) as u32 }, (offset * size) as u32, &to)?;
+        let place =
+            self.beside(wide, MatricesSideBySide { count, step: (step * size) as u32 }, (offset * size) as u32, &to)?;
         Some((stack, place))
     }
 
@@ -224,12 +225,12 @@ impl Placement {
         let all = [(to.rows, i64::from(count) * matrix), (from.width, depth), (count, matrix), (from.channels, 1)];
         let (dims, strides): (Vec<u32>, Vec<i64>) = all.into_iter().unzip();
         let is_made = || network.steps.iter().any(|step| step.output == stack);
-        let place = self.beside(wide, Beside { count, step: from.payload() as u32 }, 0, &from)?;
+        let place = self.beside(wide, MatricesSideBySide { count, step: from.payload() as u32 }, 0, &from)?;
         (coalesced(&dims, &strides) == loops && is_made()).then_some((stack, place))
     }
 
     /// Matrices like `matrix` in the pixels of `wide` from byte `first` on, if each begins on a word or stays inside one.
-    fn beside(&self, wide: TensorId, beside: Beside, first: u32, matrix: &View) -> Option<Place> {
+    fn beside(&self, wide: TensorId, beside: MatricesSideBySide, first: u32, matrix: &View) -> Option<Place> {
         let host = self.of(wide);
         let channel_offset = host.channel_offset + first;
         let starts = (0..beside.count).map(|index| channel_offset + index * beside.step);

@@ -7,7 +7,7 @@
 use crate::error::ScheduleError;
 use crate::parameters::Parameters;
 
-/// What to try, and what to call it.
+/// Parameters to try, and their name.
 pub(crate) type Rung = (&'static str, Parameters);
 
 /// The ladder below `wanted`, which stands on top; settings that change nothing are left out.

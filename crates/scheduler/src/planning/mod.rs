@@ -21,7 +21,7 @@ use crate::memory_space::split::{has_room, split_live_ranges};
 use crate::memory_space::{LoweredNetwork, assign_memory_spaces};
 use crate::options::{PipelineMode, PlanOptions};
 use crate::order::list_schedule::ListScheduler;
-use crate::order::prefetch::{Reaches, prefetch};
+use crate::order::prefetch::{PrefetchDistance, prefetch};
 use crate::virtual_program::addresses::Addresses;
 use crate::virtual_program::dependence::Dependences;
 use crate::virtual_program::{Memory, VirtualProgram};
@@ -69,10 +69,12 @@ impl PlanningContext<'_> {
             }
             let found = match mode {
                 PipelineMode::Sequential => addresses(&lowered.code, machine).map(|found| (found, Vec::new())),
-                PipelineMode::Layers { .. } => self.ahead(&mut lowered.code, options.search_load_order).map(|found| {
-                    let orders = self.taken_up(&lowered.code, &found);
-                    (found, orders)
-                }),
+                PipelineMode::Layers { .. } => {
+                    self.with_prefetches(&mut lowered.code, options.search_load_order).map(|found| {
+                        let orders = self.layer_orders(&lowered.code, &found);
+                        (found, orders)
+                    })
+                }
                 PipelineMode::Interleaved { .. } => self.interleaved(&mut lowered.code, options.search_load_order),
             };
             let (found, orders) = match found {
@@ -105,13 +107,13 @@ impl PlanningContext<'_> {
     }
 
     /// Moves loads ahead as far as room is found, and less far where that leaves none for what must be.
-    fn ahead(&self, code: &mut VirtualProgram, search_load_order: bool) -> Result<Addresses, ScheduleError> {
+    fn with_prefetches(&self, code: &mut VirtualProgram, search_load_order: bool) -> Result<Addresses, ScheduleError> {
         let parameters = self.parameters;
         let budget = search_load_order.then_some(&self.budget);
         let caches = [&parameters.shared_cache_schedule_optimizations, &parameters.ewp_cache_schedule_optimizations];
         for share in REACHES {
-            let reaches = Reaches {
-                layers: parameters.ahead(),
+            let reaches = PrefetchDistance {
+                layers: parameters.prefetch_depth(),
                 positions: code.instructions.len() as u32 / share,
                 ring: caches.map(|passes| passes.round_robin),
             };
@@ -149,7 +151,7 @@ impl PlanningContext<'_> {
         if let Some(found) = self.list_scheduled(code, &OPEN_SHARES, search_load_order) {
             return Ok(found);
         }
-        Ok((self.ahead(code, search_load_order)?, Vec::new()))
+        Ok((self.with_prefetches(code, search_load_order)?, Vec::new()))
     }
 
     /// Interleaves layers with as much memory as leaves room for loads, moves these ahead, and once everything has its place
@@ -166,7 +168,7 @@ impl PlanningContext<'_> {
         for share in shares {
             let order = scheduler.order(machine.cache_bytes() / 100 * share, &self.budget);
             let mut scheduled = code.reordered(&scheduler.late_loads(&order));
-            if let Ok(found) = self.ahead(&mut scheduled, search_load_order) {
+            if let Ok(found) = self.with_prefetches(&mut scheduled, search_load_order) {
                 let orders = self.orders(&scheduled, &found);
                 *code = scheduled;
                 return Some((found, orders));
@@ -183,7 +185,7 @@ impl PlanningContext<'_> {
     }
 
     /// The order of layers, and those in which nothing that could begin stands behind loads that have time.
-    fn taken_up(&self, code: &VirtualProgram, addresses: &Addresses) -> Vec<Vec<InstructionId>> {
+    fn layer_orders(&self, code: &VirtualProgram, addresses: &Addresses) -> Vec<Vec<InstructionId>> {
         let mut orders = vec![code.ids().collect()];
         if self.parameters.layer_fusion != 0 {
             orders.extend(self.orders(code, addresses));

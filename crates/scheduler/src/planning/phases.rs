@@ -21,7 +21,7 @@ use crate::virtual_program::dependence::Dependences;
 /// Share of the cache that interleaved layers may fill, in per cent.
 const OPEN: u64 = 80;
 
-/// What the phases of a graph share.
+/// Context that the phases of a graph share.
 pub struct Phases<'a> {
     context: PlanningContext<'a>,
     mode: PipelineMode,
@@ -93,7 +93,7 @@ impl<'a> Phases<'a> {
     /// [`ScheduleError::Allocation`] when buffers do not fit.
     pub fn address(&self, ordered: &Ordered) -> Result<Addressed, ScheduleError> {
         let mut lowered = ordered.0.clone();
-        let addresses = self.context.ahead(&mut lowered.code, false)?;
+        let addresses = self.context.with_prefetches(&mut lowered.code, false)?;
         Ok(Addressed(lowered, addresses))
     }
 

@@ -105,7 +105,7 @@ const fn interleaved(granularity: TileGranularity, why: &'static str) -> NamedMo
     NamedMode { mode: PipelineMode::Interleaved { granularities: StageGranularities::even(granularity) }, why }
 }
 
-/// What a plan whose loads take most of the time is made with as well.
+/// Further options tried for a plan whose loads take most of the time.
 struct LoadVariant {
     #[expect(dead_code, reason = "documents the portfolio; no decision depends on it")]
     name: &'static str,

@@ -53,7 +53,7 @@ pub(crate) fn search_stage_granularities(
     plans
 }
 
-/// What is known of the stages of a plan.
+/// Times of the stages of a plan, as far as known.
 struct StageTimes {
     /// Of the whole plan.
     cycles: u64,

@@ -13,7 +13,7 @@ use std::ops::Add;
 use tpuflow_ir::{Graph, LayerId, Machine, Op, Parts, TensorId, Tiling, Unit};
 
 use super::region::Region;
-use super::{Demand, demands};
+use super::{RequiredParts, demands};
 use crate::network::Linear;
 use crate::network::Network;
 use crate::network::summary::unit_of;
@@ -54,8 +54,8 @@ pub fn division<C: Copy + Ord + Add<Output = C>>(
     Some((cost, runs))
 }
 
-/// What computing a run in parts takes.
-struct Survey {
+/// Cost of computing a run in parts.
+struct RunCost {
     /// By part, bytes of what it holds at a time at most.
     live: u64,
     /// Elements read of tensors that come into the run, and elements of those that leave it.
@@ -66,10 +66,10 @@ struct Survey {
     overlap: u64,
 }
 
-fn survey(graph: &Graph, tiling: &Tiling) -> Option<Survey> {
+fn survey(graph: &Graph, tiling: &Tiling) -> Option<RunCost> {
     let demands = demands(graph, tiling).ok()?;
     let (first, last) = (tiling.first.index(), tiling.last.index());
-    let mut survey = Survey { live: 0, moved: 0, again: vec![], overlap: 0 };
+    let mut survey = RunCost { live: 0, moved: 0, again: vec![], overlap: 0 };
     let mut count = |regions: BTreeSet<&Region>| -> (u64, u64) {
         let total: u64 = regions.iter().map(|r| r.elements() as u64).sum();
         let hull = regions.iter().map(|r| (*r).clone()).reduce(|a, b| a.hull(&b));
@@ -95,7 +95,7 @@ fn survey(graph: &Graph, tiling: &Tiling) -> Option<Survey> {
 }
 
 /// Bytes a part holds at most: of every layer its result and what is still to be read.
-fn live(graph: &Graph, first: usize, last: usize, demand: &Demand) -> u64 {
+fn live(graph: &Graph, first: usize, last: usize, demand: &RequiredParts) -> u64 {
     let bytes = |tensor: TensorId, region: &Region| (region.elements() * graph.tensor(tensor).dtype.bytes()) as u64;
     let mut most = 0;
     for now in first..=last {
@@ -119,7 +119,7 @@ fn run(first: usize, end: usize, [images, rows, columns]: [u32; 3]) -> Tiling {
 /// [`super::request::Request::overlap`]; `taken`: layers to leave alone.
 pub(super) fn split(graph: &Graph, counts: [u32; 3], overlap: u32, taken: impl Fn(usize) -> bool) -> Vec<Tiling> {
     let price = |first: usize, end: usize| -> Option<Cost> {
-        let fits = |survey: &Survey| survey.overlap <= u64::from(overlap);
+        let fits = |survey: &RunCost| survey.overlap <= u64::from(overlap);
         let found = if (first..end).any(&taken) { None } else { survey(graph, &run(first, end, counts)).filter(fits) };
         match found {
             Some(survey) => {
@@ -145,7 +145,7 @@ impl Add for Cost {
     }
 }
 
-/// What groups of layers cost: the cycles of external memory for what enters and leaves them, and those of their halos.
+/// Cost of groups of layers: the cycles of external memory for what enters and leaves them, and those of their halos.
 pub(crate) struct Pricing<'a> {
     pub graph: &'a Graph,
     pub network: &'a Network,

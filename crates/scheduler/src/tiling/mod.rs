@@ -87,19 +87,19 @@ fn leaving(graph: &Graph, first: usize, last: usize) -> Vec<usize> {
     found
 }
 
-/// What each layer of a run computes for one part, by layer; and for how it is told from the others, its number.
+/// Regions that each layer of a run computes for one part, by layer, and the number of the part.
 #[derive(Clone, Debug)]
-struct Demand {
+struct RequiredParts {
     /// By layer that leaves the run, the part itself.
     leaves: BTreeMap<usize, Region>,
     /// By layer of the run.
     computes: BTreeMap<usize, Region>,
-    /// What is read of tensors that come into the run.
+    /// Regions read of tensors that come into the run.
     enters: Vec<(TensorId, Region)>,
 }
 
 /// Finds what every layer must compute for every part.
-fn demands(graph: &Graph, tiling: &Tiling) -> Result<Vec<Demand>, ScheduleError> {
+fn demands(graph: &Graph, tiling: &Tiling) -> Result<Vec<RequiredParts>, ScheduleError> {
     let (first, last) = (tiling.first.index(), tiling.last.index());
     let made: BTreeMap<TensorId, usize> = (first..=last).map(|l| (graph.layers[l].output, l)).collect();
     let fail = |layer: usize, reason| ScheduleError::Tiling { layer: graph.layers[layer].name.clone(), reason };
@@ -143,7 +143,7 @@ fn demands(graph: &Graph, tiling: &Tiling) -> Result<Vec<Demand>, ScheduleError>
             }
             computes.insert(layer, found.region);
         }
-        Ok(Demand { leaves, computes, enters })
+        Ok(RequiredParts { leaves, computes, enters })
     };
     all.into_iter().map(backwards).collect()
 }

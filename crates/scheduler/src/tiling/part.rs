@@ -20,7 +20,7 @@ use crate::error::TilingError;
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub op: Op,
-    /// What it computes: at least the part asked for.
+    /// The region it computes: at least the part asked for.
     pub region: Region,
     /// By operand, in the order of [`Op::operands`], what it reads.
     pub operands: Vec<Region>,
@@ -192,7 +192,7 @@ fn concatenation(
     Ok(Part { op, region: wanted.clone(), operands })
 }
 
-/// What lies inside of a part, and the padding that is left around it.
+/// The region inside of a part, and the padding left around it.
 fn padded(
     shapes: &Shapes,
     (input, before, mode): (TensorId, &[u32], PadMode),

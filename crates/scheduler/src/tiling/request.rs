@@ -36,7 +36,7 @@ impl Axis {
 /// A slice: by axis, elements `[from, to)`; all of an axis that is not named.
 pub type Slice = BTreeMap<Axis, [u32; 2]>;
 
-/// What to cut.
+/// The layers to cut.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Request {

@@ -36,13 +36,13 @@ impl VirtualAddress {
     /// Offsets are below 2 to this power, and numbers of buffers below 2 to the power of what is left of 64.
     const OFFSET_BITS: u32 = 40;
 
-    /// What the address field of a virtual instruction holds.
+    /// Contents of an address field of a virtual instruction.
     pub fn to_field(self) -> u64 {
         debug_assert!(self.offset >> Self::OFFSET_BITS == 0, "an offset is inside its buffer");
         u64::from(self.buffer.0) << Self::OFFSET_BITS | self.offset
     }
 
-    /// What an address field means.
+    /// Meaning of an address field.
     pub fn of_field(field: u64) -> Self {
         let buffer = BufferId((field >> Self::OFFSET_BITS) as u32);
         Self { buffer, offset: field & ((1 << Self::OFFSET_BITS) - 1) }
@@ -64,7 +64,7 @@ pub(crate) enum Memory {
     Ddr,
 }
 
-/// What fills a buffer of the DDR.
+/// Contents of a buffer in DDR.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     /// Written by the program.

@@ -8,7 +8,7 @@ use crate::virtual_program::addresses::{Addresses, resolve};
 use crate::virtual_program::bank_traffic::Traffic;
 use crate::virtual_program::{Content, VirtualInstruction, VirtualProgram};
 
-/// What a virtual instruction asks of its unit.
+/// Cycles and bank traffic of a virtual instruction on its unit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnitWork {
     pub unit: Unit,
@@ -18,7 +18,7 @@ pub(crate) struct UnitWork {
     pub tail: u64,
 }
 
-/// What every virtual instruction moves from and to the banks.
+/// Bank traffic of every virtual instruction.
 pub(crate) fn traffic(code: &VirtualProgram, machine: &Machine, addresses: &Addresses) -> Vec<Traffic> {
     let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
     let of = |virtual_instruction: &VirtualInstruction| {
@@ -28,7 +28,7 @@ pub(crate) fn traffic(code: &VirtualProgram, machine: &Machine, addresses: &Addr
     code.instructions.iter().map(of).collect()
 }
 
-/// What every virtual instruction asks of its unit. Start-ups that the unit hides behind the instruction before count as delay only.
+/// Work of every virtual instruction on its unit. Start-ups that the unit hides behind the instruction before count as delay only.
 pub(crate) fn jobs(code: &VirtualProgram, machine: &Machine) -> Vec<UnitWork> {
     let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
     let lines = machine.channels() as u64;

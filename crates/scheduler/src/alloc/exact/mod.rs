@@ -20,7 +20,7 @@ mod node;
 mod tasks;
 
 use super::Problem;
-use node::{Choice, Finding, Ground, Prefer, mix};
+use node::{AnswerOrder, Choice, Scratch, StateOutcome, mix};
 use tasks::{Task, Tasks};
 
 /// End of a list, or the parent of what has none.
@@ -35,7 +35,7 @@ const WORK_BETWEEN_LOOKS: usize = 1 << 16;
 /// Budget of the first attempts, in steps.
 const FIRST_BUDGET: u64 = 2_000;
 /// Preferences of the attempts, by turns; those by lot take a new seed each time.
-const TURNS: [Prefer; 4] = [Prefer::Long, Prefer::Any(1), Prefer::Large, Prefer::Any(2)];
+const TURNS: [AnswerOrder; 4] = [AnswerOrder::Long, AnswerOrder::Any(1), AnswerOrder::Large, AnswerOrder::Any(2)];
 
 /// How a search ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub(super) struct Exact {
     unit: u64,
     items: usize,
     seed: u64,
-    ground: Ground,
+    ground: Scratch,
     tasks: Vec<Task>,
     parts: Vec<Part>,
     frames: Vec<Frame>,
@@ -104,7 +104,7 @@ impl Exact {
             unit,
             items: problem.items.len(),
             seed,
-            ground: Ground::new(sections, unaligned),
+            ground: Scratch::new(sections, unaligned),
             tasks: Vec::new(),
             parts: Vec::new(),
             frames: Vec::new(),
@@ -134,7 +134,7 @@ impl Exact {
             for prefer in TURNS {
                 self.turn += 1;
                 let prefer = match prefer {
-                    Prefer::Any(lot) => Prefer::Any(mix(self.seed ^ lot, self.turn)),
+                    AnswerOrder::Any(lot) => AnswerOrder::Any(mix(self.seed ^ lot, self.turn)),
                     other => other,
                 };
                 let stop = self.steps.saturating_add(budget).min(end);
@@ -158,7 +158,13 @@ impl Exact {
     }
 
     /// One depth-first search until `stop` steps: whether there are addresses, if known.
-    fn attempt(&mut self, limit: i64, prefer: Prefer, stop: u64, go_on: &mut dyn FnMut(u64) -> bool) -> Option<bool> {
+    fn attempt(
+        &mut self,
+        limit: i64,
+        prefer: AnswerOrder,
+        stop: u64,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Option<bool> {
         self.tasks.clone_from(&self.root);
         self.parts.clear();
         self.frames.clear();
@@ -188,7 +194,7 @@ impl Exact {
     }
 
     /// Examines a part; the frame that holds its choices, or `None` if it is known or seen to have no solution.
-    fn enter(&mut self, part: Part, limit: i64, prefer: Prefer) -> Option<u32> {
+    fn enter(&mut self, part: Part, limit: i64, prefer: AnswerOrder) -> Option<u32> {
         let tasks = &self.tasks[part.start as usize..part.end as usize];
         let (mut first, mut last, mut key) = (u32::MAX, 0, mix(limit as u64, 0));
         for task in tasks {
@@ -200,7 +206,8 @@ impl Exact {
         }
         let from = self.choices.len() as u32;
         let sections = (first as usize, last as usize);
-        let Finding::Branch(section) = self.ground.examine(tasks, sections, limit, prefer, &mut self.choices) else {
+        let StateOutcome::Branch(section) = self.ground.examine(tasks, sections, limit, prefer, &mut self.choices)
+        else {
             self.remember(key);
             return None;
         };

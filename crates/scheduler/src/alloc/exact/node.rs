@@ -30,7 +30,7 @@ pub(super) enum Choice {
 
 /// Which answer is tried first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Prefer {
+pub(super) enum AnswerOrder {
     /// The longest life, then the largest size.
     Long,
     /// The largest size.
@@ -39,9 +39,9 @@ pub(super) enum Prefer {
     Any(u64),
 }
 
-/// What stands about a state.
+/// Outcome of examining a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Finding {
+pub(super) enum StateOutcome {
     /// No addresses below the limit.
     Hopeless,
     /// The choices for this section were written down.
@@ -49,7 +49,7 @@ pub(super) enum Finding {
 }
 
 /// Scratch memory over sections, and how often each was where the search failed.
-pub(super) struct Ground {
+pub(super) struct Scratch {
     load: Vec<i64>,
     floor: Vec<i64>,
     ready: Vec<i64>,
@@ -60,7 +60,7 @@ pub(super) struct Ground {
     unaligned: bool,
 }
 
-impl Ground {
+impl Scratch {
     pub fn new(sections: usize, unaligned: bool) -> Self {
         Self {
             load: vec![0; sections],
@@ -79,11 +79,11 @@ impl Ground {
         tasks: &[Task],
         (first, last): (usize, usize),
         limit: i64,
-        prefer: Prefer,
+        prefer: AnswerOrder,
         choices: &mut Vec<Choice>,
-    ) -> Finding {
+    ) -> StateOutcome {
         if !self.fits(tasks, (first, last), limit) {
-            return Finding::Hopeless;
+            return StateOutcome::Hopeless;
         }
         let low = tasks[0].head;
         // On even ground, what lives all the time can go to the bottom: the rest of any solution moves up over it.
@@ -91,18 +91,18 @@ impl Ground {
             let whole = |t: &Task| t.head == low && (t.first as usize, t.last as usize) == (first, last);
             if let Some(at) = tasks.iter().position(whole) {
                 choices.push(Choice::Place(at as u32));
-                return Finding::Branch(first as u32);
+                return StateOutcome::Branch(first as u32);
             }
         }
-        let (section, valley) = self.question(tasks, (first, last), limit);
+        let (section, valley) = self.choose_section(tasks, (first, last), limit);
         self.answers(tasks, section, prefer, choices);
         let floor = self.floor[section];
-        if let Some(next) = next_ground(tasks, section as u32, floor, valley)
+        if let Some(next) = next_floor(tasks, section as u32, floor, valley)
             && next <= limit - self.load[section]
         {
             choices.push(Choice::Raise(next));
         }
-        Finding::Branch(section as u32)
+        StateOutcome::Branch(section as u32)
     }
 
     /// Computes load and floor, from the highest head down; false if some section overflows.
@@ -129,7 +129,7 @@ impl Ground {
     }
 
     /// The section to ask about and its valley: the fewest answers for the failures seen, then the least room to spare.
-    fn question(&mut self, tasks: &[Task], (first, last): (usize, usize), limit: i64) -> (usize, (usize, usize)) {
+    fn choose_section(&mut self, tasks: &[Task], (first, last): (usize, usize), limit: i64) -> (usize, (usize, usize)) {
         self.ready[first..=last].fill(0);
         for task in tasks {
             // Exact inside valleys, which is where it is read: whatever reaches beyond has a higher head.
@@ -165,7 +165,7 @@ impl Ground {
     }
 
     /// Tasks that can lie on the ground of a section, one of each class.
-    fn answers(&mut self, tasks: &[Task], section: usize, prefer: Prefer, choices: &mut Vec<Choice>) {
+    fn answers(&mut self, tasks: &[Task], section: usize, prefer: AnswerOrder, choices: &mut Vec<Choice>) {
         let floor = self.floor[section];
         self.order.clear();
         let from = tasks.partition_point(|t| t.head < floor);
@@ -179,9 +179,9 @@ impl Ground {
             }
             let life = i64::from(task.last - task.first);
             let key = match prefer {
-                Prefer::Long => (-life, -task.size),
-                Prefer::Large => (-task.size, -life),
-                Prefer::Any(seed) => (mix(seed ^ u64::from(task.class), floor as u64) as i64, 0),
+                AnswerOrder::Long => (-life, -task.size),
+                AnswerOrder::Large => (-task.size, -life),
+                AnswerOrder::Any(seed) => (mix(seed ^ u64::from(task.class), floor as u64) as i64, 0),
             };
             self.order.push((key.0, key.1, at as u32));
         }
@@ -200,7 +200,7 @@ impl Ground {
 ///
 /// Buffers can be pushed down until something below holds them. A buffer that could lie on the ground and does not is held by
 /// one that lives in the valley but not in the section; any other starts no lower than its head.
-fn next_ground(tasks: &[Task], section: u32, floor: i64, (start, end): (usize, usize)) -> Option<i64> {
+fn next_floor(tasks: &[Task], section: u32, floor: i64, (start, end): (usize, usize)) -> Option<i64> {
     let mut next = None::<i64>;
     for task in tasks {
         let address = if task.covers(section) {

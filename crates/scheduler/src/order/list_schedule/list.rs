@@ -1,7 +1,7 @@
 //! One list schedule: every unit, whenever it is free, takes up the most urgent of the instructions that may begin.
 //!
 //! What may begin is a matter of three things: its predecessors are done (they wait in the unit's [`Lane`]), its layer is among
-//! those that may be under way ([`Group`]), and there is room for the buffers it opens ([`Open`]). Memory is a resource like
+//! those that may be under way ([`Group`]), and there is room for the buffers it opens ([`LiveBuffers`]). Memory is a resource like
 //! units: an instruction that opens a buffer for which there is no room waits until others are closed; where everything waits,
 //! the first in the given order goes on, so that no order can get stuck.
 
@@ -35,12 +35,12 @@ pub(super) struct ListSchedule {
 impl ListScheduler<'_> {
     /// The list schedule by `keys`, smallest first; with `reverse`, that of the reversed network.
     pub(super) fn schedule(&self, keys: &[u64], reverse: bool, room: u64) -> ListSchedule {
-        let mut under_way = UnderWay::new(self, keys, reverse, room);
+        let mut under_way = PartialSchedule::new(self, keys, reverse, room);
         while under_way.order.len() < self.jobs.len() {
             let Some((time, instruction)) = under_way.choose() else { break };
-            under_way.take_up(time, instruction);
+            under_way.issue_at(time, instruction);
         }
-        let UnderWay { order, starts, makespan, .. } = under_way;
+        let PartialSchedule { order, starts, makespan, .. } = under_way;
         ListSchedule { order, starts, makespan }
     }
 
@@ -66,7 +66,7 @@ impl ListScheduler<'_> {
 }
 
 /// A list schedule that is being made.
-struct UnderWay<'a> {
+struct PartialSchedule<'a> {
     scheduler: &'a ListScheduler<'a>,
     keys: &'a [u64],
     reverse: bool,
@@ -77,14 +77,14 @@ struct UnderWay<'a> {
     /// By virtual instruction, when its predecessors so far are done.
     ready: Vec<u64>,
     lanes: [Lane; Unit::COUNT],
-    memory: Open,
+    memory: LiveBuffers,
     group: Group,
     order: Vec<InstructionId>,
     starts: Vec<u64>,
     makespan: u64,
 }
 
-impl<'a> UnderWay<'a> {
+impl<'a> PartialSchedule<'a> {
     fn new(scheduler: &'a ListScheduler<'a>, keys: &'a [u64], reverse: bool, room: u64) -> Self {
         let count = scheduler.jobs.len();
         let (before, after) = if reverse {
@@ -105,7 +105,7 @@ impl<'a> UnderWay<'a> {
             left,
             ready: vec![0; count],
             lanes,
-            memory: Open::new(scheduler, room),
+            memory: LiveBuffers::new(scheduler, room),
             group: Group::new(scheduler.code, if reverse { u32::MAX } else { scheduler.window }),
             order: Vec::with_capacity(count),
             starts: vec![0; count],
@@ -114,7 +114,7 @@ impl<'a> UnderWay<'a> {
     }
 
     /// Whether lanes are compared by what they lose at banks.
-    fn meets_at_banks(&self) -> bool {
+    fn weighs_bank_conflicts(&self) -> bool {
         !self.scheduler.traffic.is_empty() && !self.reverse
     }
 
@@ -122,9 +122,9 @@ impl<'a> UnderWay<'a> {
     fn choose(&mut self) -> Option<(u64, InstructionId)> {
         // The lane that can decide first.
         while let Some((time, at)) = self.lanes.iter().enumerate().filter_map(|(i, l)| Some((l.decision()?, i))).min() {
-            self.lanes[at].wake(time, self.keys, &self.memory);
+            self.lanes[at].open_ready(time, self.keys, &self.memory);
             let is_near = |&(_, instruction): &Entry| self.group.has(self.scheduler.layer(instruction));
-            let found = if self.meets_at_banks() {
+            let found = if self.weighs_bank_conflicts() {
                 let lost = |instruction| self.scheduler.met(&self.lanes, instruction, time).iter().sum::<u64>();
                 let choices = self.lanes[at].first(is_near, CHOICES, &self.memory);
                 choices.into_iter().min_by_key(|&(key, instruction)| key + lost(instruction))
@@ -145,10 +145,10 @@ impl<'a> UnderWay<'a> {
     }
 
     /// Books an instruction from `time` on: its unit, its buffers, and what may begin after it.
-    fn take_up(&mut self, time: u64, instruction: InstructionId) {
+    fn issue_at(&mut self, time: u64, instruction: InstructionId) {
         let scheduler = self.scheduler;
         let mut job = scheduler.jobs[instruction.index()];
-        if self.meets_at_banks() {
+        if self.weighs_bank_conflicts() {
             let met = scheduler.met(&self.lanes, instruction, time);
             for (other, cycles) in Unit::ALL.into_iter().zip(met) {
                 if waits(job.unit, other) {
@@ -189,7 +189,7 @@ impl<'a> UnderWay<'a> {
 #[derive(Debug, Default)]
 struct Lane {
     free: u64,
-    /// What it took up last.
+    /// The instruction issued last.
     last: Option<InstructionId>,
     /// By the time they may begin.
     waiting: BinaryHeap<Reverse<Entry>>,
@@ -215,7 +215,7 @@ impl Lane {
     }
 
     /// Opens what may begin at `time`.
-    fn wake(&mut self, time: u64, keys: &[u64], memory: &Open) {
+    fn open_ready(&mut self, time: u64, keys: &[u64], memory: &LiveBuffers) {
         while let Some(&Reverse((ready, instruction))) = self.waiting.peek()
             && ready <= time
         {
@@ -233,7 +233,7 @@ impl Lane {
         }
     }
 
-    fn remove(&mut self, entry: Entry, memory: &Open) {
+    fn remove(&mut self, entry: Entry, memory: &LiveBuffers) {
         self.take(memory.needed(entry.1), entry);
         self.numbers.remove(&entry.1);
     }
@@ -249,7 +249,7 @@ impl Lane {
     }
 
     /// The first by key that there is room for, of some: at most `count`.
-    fn first(&self, is_one: impl Fn(&Entry) -> bool, count: usize, memory: &Open) -> Vec<Entry> {
+    fn first(&self, is_one: impl Fn(&Entry) -> bool, count: usize, memory: &LiveBuffers) -> Vec<Entry> {
         let fitting = self.open.range(..=memory.room.saturating_sub(memory.bytes));
         let of_each = |alike: &BTreeSet<Entry>| -> SmallVec<[Entry; CHOICES]> {
             alike.iter().copied().filter(&is_one).take(count).collect()
@@ -301,7 +301,7 @@ impl Group {
 }
 
 /// Buffers that hold something.
-struct Open {
+struct LiveBuffers {
     /// By buffer, virtual instructions that are still to touch it.
     left: Vec<u32>,
     opened: Vec<bool>,
@@ -311,7 +311,7 @@ struct Open {
     room: u64,
 }
 
-impl Open {
+impl LiveBuffers {
     fn new(scheduler: &ListScheduler, room: u64) -> Self {
         let size = |buffer: &BufferId| scheduler.code.buffers[buffer.index()].bytes;
         let more = scheduler.buffers.iter().map(|list| list.iter().map(size).sum()).collect();

@@ -63,7 +63,7 @@ struct Room {
 }
 
 /// How far loads may move ahead.
-pub(crate) struct Reaches {
+pub(crate) struct PrefetchDistance {
     /// Over so many layers.
     pub layers: u32,
     /// Over so many positions.
@@ -80,8 +80,8 @@ impl Room {
 
     /// Where `item` finds room if it lives from its first position on, or from an earlier one, as early as there is any but
     /// not before `earliest`: that position, and the gaps.
-    fn back(&mut self, item: Item, earliest: u32) -> Option<(u32, Gaps)> {
-        let mut gaps = Gaps { free: vec![(0, self.capacity)], size: item.size };
+    fn back(&mut self, item: Item, earliest: u32) -> Option<(u32, FreeGaps)> {
+        let mut gaps = FreeGaps { free: vec![(0, self.capacity)], size: item.size };
         self.placed.meeting(item).iter().for_each(|other| gaps.take(other.offset, other.end()));
         if gaps.free.is_empty() || item.size > self.capacity {
             return None;
@@ -105,12 +105,12 @@ impl Room {
 
 /// Stretches that are free and long enough, in the order of their addresses.
 #[derive(Clone)]
-struct Gaps {
+struct FreeGaps {
     free: Vec<(u64, u64)>,
     size: u64,
 }
 
-impl Gaps {
+impl FreeGaps {
     fn take(&mut self, from: u64, to: u64) {
         let first = self.free.partition_point(|gap| gap.1 <= from);
         let past = first + self.free[first..].partition_point(|gap| gap.0 < to);
@@ -149,9 +149,9 @@ pub(super) enum Choice {
     Last,
 }
 
-/// What is done otherwise than usual with a load.
+/// Deviations from the usual placement of a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Taste {
+pub(super) struct LoadPreference {
     /// It is placed as if it were needed so many positions earlier.
     lead: u32,
     choice: Choice,
@@ -166,10 +166,10 @@ pub(super) struct Placement {
 }
 
 /// The loads of a virtual program and the room they share with what is computed.
-pub(crate) struct Ahead<'a> {
+pub(crate) struct Prefetcher<'a> {
     code: &'a VirtualProgram,
     machine: &'a Machine,
-    reaches: &'a Reaches,
+    reaches: &'a PrefetchDistance,
     live_ranges: Vec<Option<Lifetime>>,
     loads: Vec<Load>,
     is_load: Vec<bool>,
@@ -180,10 +180,10 @@ pub(crate) struct Ahead<'a> {
     computed: [Vec<(Item, u64)>; 2],
 }
 
-impl<'a> Ahead<'a> {
+impl<'a> Prefetcher<'a> {
     /// # Errors
     /// The memory in which what is computed finds no room.
-    pub fn new(code: &'a VirtualProgram, machine: &'a Machine, reaches: &'a Reaches) -> Result<Self, Memory> {
+    pub fn new(code: &'a VirtualProgram, machine: &'a Machine, reaches: &'a PrefetchDistance) -> Result<Self, Memory> {
         let word = machine.word() as u64;
         let live_ranges = lifetimes(code);
         let loads = loads(code, &live_ranges);
@@ -247,14 +247,14 @@ impl<'a> Ahead<'a> {
     ///
     /// # Errors
     /// The memory in which no room is found for some buffer.
-    fn placement(&self, tastes: &[Taste]) -> Result<Placement, Memory> {
+    fn placement(&self, preferences: &[LoadPreference]) -> Result<Placement, Memory> {
         let mut free = [self.room(Memory::Cache), self.room(Memory::Ewp)];
         let mut addresses = self.addresses.clone();
         let word = self.machine.word() as u64;
         let mut found = Placement { slots: vec![0; self.loads.len()], words: vec![0; self.loads.len()] };
         let mut bar = 0;
         let mut order: Vec<usize> = (0..self.loads.len()).collect();
-        order.sort_by_key(|&i| self.loads[i].instructions[0].0.saturating_sub(tastes[i].lead));
+        order.sort_by_key(|&i| self.loads[i].instructions[0].0.saturating_sub(preferences[i].lead));
         for index in order {
             let load = &self.loads[index];
             let memory = self.memory(load);
@@ -273,7 +273,7 @@ impl<'a> Ahead<'a> {
             let size = self.size(load);
             let item = |first: u32| Item { first, last: load.last.0, size };
             let (good, gaps) = room.back(item(deadline), earliest).ok_or(memory)?;
-            let choice = tastes[index].choice;
+            let choice = preferences[index].choice;
             let mut address = gaps.address(room.cursor, choice).ok_or(memory)?;
             if load.ordered {
                 bar = bar.max(good);
@@ -339,16 +339,16 @@ fn capacity(memory: Memory, machine: &Machine) -> u64 {
 pub(crate) fn prefetch(
     code: &VirtualProgram,
     machine: &Machine,
-    reaches: &Reaches,
+    reaches: &PrefetchDistance,
     budget: Option<&SearchBudget>,
 ) -> Result<LoadSchedule, Memory> {
-    let ahead = Ahead::new(code, machine, reaches)?;
-    let first = ahead.placement(&vec![Taste::default(); ahead.loads.len()])?;
+    let prefetcher = Prefetcher::new(code, machine, reaches)?;
+    let first = prefetcher.placement(&vec![LoadPreference::default(); prefetcher.loads.len()])?;
     let best = match budget {
-        Some(budget) => search::improved(&ahead, first, budget),
+        Some(budget) => search::improved(&prefetcher, first, budget),
         None => first,
     };
-    Ok(ahead.finish(&best))
+    Ok(prefetcher.finish(&best))
 }
 
 /// By layer, the first position at which it or a later one is under way.

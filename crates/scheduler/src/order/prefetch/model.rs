@@ -6,14 +6,14 @@
 
 use tpuflow_ir::{InstructionId, Unit};
 
-use super::{Ahead, Placement};
+use super::{Placement, Prefetcher};
 use crate::virtual_program::addresses::Lifetime;
 use crate::virtual_program::dependence::Dependences;
 use crate::virtual_program::unit_work::{UnitWork, jobs};
 use crate::virtual_program::{BufferId, Content, Memory};
 
-/// What a buffer of the shared cache is for.
-struct Resident {
+/// Use of a buffer of the shared cache.
+struct CachedBuffer {
     /// Its load, if it has one; else where it is.
     load: Result<usize, u64>,
     words: u64,
@@ -22,23 +22,23 @@ struct Resident {
 }
 
 pub(super) struct Model<'a> {
-    ahead: &'a Ahead<'a>,
+    prefetcher: &'a Prefetcher<'a>,
     dependences: Dependences,
     jobs: Vec<UnitWork>,
     /// By virtual instruction, whether it loads a constant, which either line may do.
     is_constant: Vec<bool>,
     /// By virtual instruction, the load it is part of.
     load: Vec<Option<usize>>,
-    residents: Vec<Resident>,
+    residents: Vec<CachedBuffer>,
 }
 
 impl<'a> Model<'a> {
-    pub fn new(ahead: &'a Ahead<'a>) -> Self {
-        let code = ahead.code;
-        let word = ahead.machine.word() as u64;
+    pub fn new(prefetcher: &'a Prefetcher<'a>) -> Self {
+        let code = prefetcher.code;
+        let word = prefetcher.machine.word() as u64;
         let mut load = vec![None; code.instructions.len()];
         let mut owner = vec![None; code.buffers.len()];
-        for (index, each) in ahead.loads.iter().enumerate() {
+        for (index, each) in prefetcher.loads.iter().enumerate() {
             owner[each.buffer.index()] = Some(index);
             each.instructions.iter().for_each(|instruction| load[instruction.index()] = Some(index));
         }
@@ -46,29 +46,29 @@ impl<'a> Model<'a> {
         let constants = code.instructions.iter().map(|d| d.load().is_some_and(|(_, from)| is_constant(from)));
         let resident = |(buffer, life): (usize, &Option<Lifetime>)| {
             let (_, last) = (*life).filter(|_| code.buffers[buffer].memory == Memory::Cache)?;
-            let load = owner[buffer].ok_or(ahead.addresses[buffer].1 / word);
-            Some(Resident { load, words: code.buffers[buffer].bytes.div_ceil(word), last })
+            let load = owner[buffer].ok_or(prefetcher.addresses[buffer].1 / word);
+            Some(CachedBuffer { load, words: code.buffers[buffer].bytes.div_ceil(word), last })
         };
         Self {
-            ahead,
-            dependences: Dependences::new(code, ahead.machine, None),
-            jobs: jobs(code, ahead.machine),
+            prefetcher,
+            dependences: Dependences::new(code, prefetcher.machine, None),
+            jobs: jobs(code, prefetcher.machine),
             is_constant: constants.collect(),
             load,
-            residents: ahead.live_ranges.iter().enumerate().filter_map(resident).collect(),
+            residents: prefetcher.live_ranges.iter().enumerate().filter_map(resident).collect(),
         }
     }
 
     /// Cycles until the last virtual instruction is done.
     pub fn makespan(&self, placement: &Placement) -> u64 {
         let lines = [Unit::Dtl0, Unit::Dtl1];
-        let count = self.ahead.machine.channels();
+        let count = self.prefetcher.machine.channels();
         let before = self.before(placement);
         let (mut taken, mut finished) = (vec![0u64; self.jobs.len()], vec![0u64; self.jobs.len()]);
         let mut free = [0u64; Unit::COUNT];
         let mut moved = [0u64; 2];
         let mut end = 0;
-        for instruction in self.ahead.order(placement) {
+        for instruction in self.prefetcher.order(placement) {
             let job = self.jobs[instruction.index()];
             let mut unit = job.unit;
             if self.is_constant[instruction.index()] {
@@ -92,21 +92,21 @@ impl<'a> Model<'a> {
 
     /// By load, the last virtual instructions of what lay in its place before.
     fn before(&self, placement: &Placement) -> Vec<Vec<InstructionId>> {
-        let at = |resident: &Resident| match resident.load {
+        let at = |resident: &CachedBuffer| match resident.load {
             Ok(load) => placement.words[load],
             Err(address) => address,
         };
         let places: Vec<(u64, u64, InstructionId)> =
             self.residents.iter().map(|r| (at(r), at(r) + r.words, r.last)).collect();
         let of = |(index, load): (usize, &super::Load)| -> Vec<InstructionId> {
-            if self.ahead.memory(load) != Memory::Cache {
+            if self.prefetcher.memory(load) != Memory::Cache {
                 return vec![];
             }
             let (start, slot) = (placement.words[index], placement.slots[index]);
-            let end = start + self.ahead.size(load);
+            let end = start + self.prefetcher.size(load);
             let met = places.iter().filter(|&&(from, to, last)| from < end && start < to && last.0 < slot);
             met.map(|place| place.2).collect()
         };
-        self.ahead.loads.iter().enumerate().map(of).collect()
+        self.prefetcher.loads.iter().enumerate().map(of).collect()
     }
 }

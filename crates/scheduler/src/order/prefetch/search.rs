@@ -6,25 +6,25 @@
 //! take; a change that makes the [`Model`] no slower is kept (a greedy randomised search; Feo and Resende 1995).
 
 use super::model::Model;
-use super::{Ahead, Choice, Placement, Taste};
+use super::{Choice, LoadPreference, Placement, Prefetcher};
 use crate::budget::{SearchBudget, next_random};
 
-/// What may be looked at for every step of the budget: instructions, and for sixteen pairs of a load and a buffer as much as for one.
+/// Instructions that may be examined for every step of the budget; sixteen pairs of a load and a buffer count as one.
 const STEP: u64 = 8000;
 
 /// Loads that change at once, at most.
 const RUN: u64 = 16;
 
 /// The best of a placement and those that come from it.
-pub(super) fn improved(ahead: &Ahead, first: Placement, budget: &SearchBudget) -> Placement {
-    let (count, positions) = (ahead.loads.len(), ahead.code.instructions.len() as u64);
-    let cost = positions + (count * ahead.code.buffers.len()) as u64 / 16;
+pub(super) fn improved(prefetcher: &Prefetcher, first: Placement, budget: &SearchBudget) -> Placement {
+    let (count, positions) = (prefetcher.loads.len(), prefetcher.code.instructions.len() as u64);
+    let cost = positions + (count * prefetcher.code.buffers.len()) as u64 / 16;
     if count == 0 {
         return first;
     }
-    let model = Model::new(ahead);
+    let model = Model::new(prefetcher);
     let (mut least, mut best) = (model.makespan(&first), first);
-    let mut tastes = vec![Taste::default(); count];
+    let mut preferences = vec![LoadPreference::default(); count];
     let mut random = budget.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut below = |limit: u64| next_random(&mut random) % limit.max(1);
     for _ in 0..budget.steps.saturating_mul(STEP) / cost {
@@ -40,12 +40,12 @@ pub(super) fn improved(ahead: &Ahead, first: Placement, budget: &SearchBudget) -
             [Choice::Next, Choice::Next, Choice::Tight { end: false }, Choice::Tight { end: true }, Choice::Last]
                 [below(5) as usize];
         let changed = from..(from + run as usize).min(count);
-        let before: Vec<Taste> = tastes[changed.clone()].to_vec();
-        tastes[changed.clone()].fill(Taste { lead, choice });
-        let found = ahead.placement(&tastes).ok().map(|found| (model.makespan(&found), found));
+        let before: Vec<LoadPreference> = preferences[changed.clone()].to_vec();
+        preferences[changed.clone()].fill(LoadPreference { lead, choice });
+        let found = prefetcher.placement(&preferences).ok().map(|found| (model.makespan(&found), found));
         match found {
             Some((makespan, found)) if makespan <= least => (least, best) = (makespan, found),
-            _ => tastes[changed].copy_from_slice(&before),
+            _ => preferences[changed].copy_from_slice(&before),
         }
     }
     best

@@ -7,7 +7,7 @@ use crate::virtual_program::{Packing, VirtualInstruction};
 use tpuflow_ir::isa::{Direction, Transfer};
 use tpuflow_ir::{LayerId, TensorId};
 
-const REACHES: Reaches = Reaches { layers: u32::MAX, positions: u32::MAX, ring: [true; 2] };
+const REACHES: PrefetchDistance = PrefetchDistance { layers: u32::MAX, positions: u32::MAX, ring: [true; 2] };
 
 /// Constants of random sizes that are loaded, stored now and then, and not needed any more.
 fn code(below: &mut impl FnMut(u64) -> u64) -> VirtualProgram {
@@ -39,7 +39,7 @@ fn code(below: &mut impl FnMut(u64) -> u64) -> VirtualProgram {
 }
 
 #[test]
-fn whatever_the_taste_buffers_lie_apart_and_loads_come_before_their_users() {
+fn whatever_the_preferences_buffers_lie_apart_and_loads_come_before_their_users() {
     let mut machine = Machine::preset("128x128_asic").expect("known");
     (machine.cache.banks, machine.cache.words) = (2, 32);
     let mut shorter = 0;
@@ -47,23 +47,24 @@ fn whatever_the_taste_buffers_lie_apart_and_loads_come_before_their_users() {
         let mut random = seed;
         let mut below = |n: u64| next_random(&mut random) % n;
         let code = code(&mut below);
-        let ahead = Ahead::new(&code, &machine, &REACHES).expect("nothing is computed");
+        let prefetcher = Prefetcher::new(&code, &machine, &REACHES).expect("nothing is computed");
         let choices = [Choice::Next, Choice::Tight { end: false }, Choice::Tight { end: true }, Choice::Last];
-        let mut taste = || Taste { lead: below(40) as u32, choice: choices[below(4) as usize] };
-        let tastes: Vec<Taste> = ahead.loads.iter().map(|_| taste()).collect();
-        let usual = ahead.placement(&vec![Taste::default(); tastes.len()]).expect("a buffer at a time fits");
-        let model = Model::new(&ahead);
+        let mut preference = || LoadPreference { lead: below(40) as u32, choice: choices[below(4) as usize] };
+        let preferences: Vec<LoadPreference> = prefetcher.loads.iter().map(|_| preference()).collect();
+        let usual =
+            prefetcher.placement(&vec![LoadPreference::default(); preferences.len()]).expect("a buffer at a time fits");
+        let model = Model::new(&prefetcher);
         let before = model.makespan(&usual);
         let budget = SearchBudget { seed, steps: 20, deadline: None };
-        let found = search::improved(&ahead, usual, &budget);
+        let found = search::improved(&prefetcher, usual, &budget);
         assert!(model.makespan(&found) <= before);
         shorter += u32::from(model.makespan(&found) < before);
 
-        let random = ahead.placement(&tastes);
-        let other = Ahead::new(&code, &machine, &REACHES).expect("nothing is computed");
-        let all = [Some((ahead, found)), random.ok().map(|placement| (other, placement))];
-        for (ahead, placement) in all.into_iter().flatten() {
-            is_sound(&code, &ahead.finish(&placement), &machine);
+        let random = prefetcher.placement(&preferences);
+        let other = Prefetcher::new(&code, &machine, &REACHES).expect("nothing is computed");
+        let all = [Some((prefetcher, found)), random.ok().map(|placement| (other, placement))];
+        for (prefetcher, placement) in all.into_iter().flatten() {
+            is_sound(&code, &prefetcher.finish(&placement), &machine);
         }
     }
     assert!(shorter > 10, "{shorter}");
