@@ -16,8 +16,9 @@ Every joule is a counter of the simulated run times a row of the table:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tpuflow.compiler.units import UNITS
@@ -38,28 +39,32 @@ Parameters = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Energy:
-    """Joules of one run.
+    """Joules of one run; those of single layers are worked out when they are asked for.
 
     Attributes:
         table: Name of the table.
-        layers: By layer in their order, joules by part.
         shared: Joules by part of what no single layer can be charged with: cache and static.
         area: Square millimetres by part.
     """
 
     table: str
-    layers: tuple[tuple[str, Mapping[str, Interval]], ...]
     shared: Mapping[str, Interval]
     area: Mapping[str, Interval]
+    _counted: Sequence[Mapping[str, Any]]
+    _machine: Parameters
+    _rows: Mapping[str, Interval]
 
-    @property
-    def parts(self) -> dict[str, Interval]:
+    @cached_property
+    def layers(self) -> tuple[tuple[str, Mapping[str, Interval]], ...]:
+        """By layer in their order, joules by part."""
+        return tuple(
+            (layer["name"], _joules(_terms((layer,), self._machine), self._rows)) for layer in self._counted
+        )
+
+    @cached_property
+    def parts(self) -> Mapping[str, Interval]:
         """Joules by part, of all layers."""
-        found: dict[str, Interval] = {}
-        for _, parts in (*self.layers, ("", self.shared)):
-            for part, joules in parts.items():
-                found[part] = found.get(part, Interval()) + joules
-        return found
+        return _joules(_terms(self._counted, self._machine), self._rows) | dict(self.shared)
 
     @property
     def total(self) -> Interval:
@@ -96,7 +101,6 @@ def energy(report: Mapping[str, Any], machine: Parameters, table: EnergyTable) -
         machine: Parameters by `table.key`.
         table: What operations cost.
     """
-    layers = tuple((layer["name"], _layer(layer, machine, table)) for layer in report["layers"])
     sizes = area(machine, table)
     words = sum(report["counters"]["bank_accesses"])
     bank_bytes = machine["cache.words"] * machine["cache.word_bytes"]
@@ -107,30 +111,50 @@ def energy(report: Mapping[str, Any], machine: Parameters, table: EnergyTable) -
         "cache": table.sram_byte(bank_bytes) * (words * machine["cache.word_bytes"] * PICO),
         "static": Interval(watts.value * mm2.value, watts.low * mm2.low, watts.high * mm2.high) * seconds,
     }
-    return Energy(table.name, layers, shared, sizes)
+    return Energy(table.name, shared, sizes, report["layers"], machine, table.rows)
 
 
-def _layer(layer: Mapping[str, Any], machine: Parameters, table: EnergyTable) -> dict[str, Interval]:
-    busy = dict(zip((unit.name for unit in UNITS), layer["busy_by_unit"], strict=True))
-    dtype = layer["dtype"] if layer["dtype"] in BYTES else "int16"
-    rows, columns = machine["array.rows"], machine["array.columns"]
-    moved = busy["me"] * rows * columns * (BYTES[dtype] + SUM_BYTES)
-    pooled = 0.0 if layer["macs"] else busy["pdp"] * machine["pdp.lanes"] * machine["pdp.taps"]
-    ddr_bits = 8 * (layer["ddr_read_bytes"] + layer["ddr_write_bytes"])
-    ganged = max(1, machine["ddr.channels"] // machine["dma.lines"])
-    pages = layer["page_misses"] * machine["ddr.page_bytes"] * ganged
-    counted = {
-        "mac": ((f"mac.{dtype}", layer["macs"]),),
-        "registers": (("array.register_byte", moved),),
-        "accumulators": (("array.accumulator_byte", busy["me"] * columns * SUM_BYTES * 2),),
-        "elementwise": (("lane.elementwise", busy["ewp"] * machine["ewp.lanes"]),),
-        "pooling": (("lane.pooling_tap", pooled),),
-        "ddr": (("ddr.bit", ddr_bits), ("ddr.activate_byte", pages)),
-    }
+ME, EWP, PDP = ([unit.name for unit in UNITS].index(name) for name in ("me", "ewp", "pdp"))
+
+Terms = dict[str, dict[str, float]]
+"""By part and row of the table, how often it counts."""
+
+
+def _terms(layers: Iterable[Mapping[str, Any]], machine: Parameters) -> Terms:
+    """How often each row of the table counts, of several layers together."""
+    macs: dict[str, int] = {}
+    slots = moved = lanes = pooled = ddr_bytes = pages = 0
+    for layer in layers:
+        dtype, own, busy = layer["dtype"], layer["macs"], layer["busy_by_unit"]
+        if dtype not in BYTES:
+            dtype = "int16"
+        if own:
+            macs[dtype] = macs.get(dtype, 0) + own
+        else:
+            pooled += busy[PDP]
+        slots += busy[ME]
+        moved += busy[ME] * (BYTES[dtype] + SUM_BYTES)
+        lanes += busy[EWP]
+        ddr_bytes += layer["ddr_read_bytes"] + layer["ddr_write_bytes"]
+        pages += layer["page_misses"]
+    columns = machine["array.columns"]
+    page = machine["ddr.page_bytes"] * max(1, machine["ddr.channels"] // machine["dma.lines"])
     return {
-        part: sum((table.rows[row] * (count * PICO) for row, count in terms), Interval())
-        for part, terms in counted.items()
-        if any(count for _, count in terms)
+        "mac": {f"mac.{dtype}": count for dtype, count in macs.items()},
+        "registers": {"array.register_byte": moved * machine["array.rows"] * columns},
+        "accumulators": {"array.accumulator_byte": slots * columns * SUM_BYTES * 2},
+        "elementwise": {"lane.elementwise": lanes * machine["ewp.lanes"]},
+        "pooling": {"lane.pooling_tap": pooled * machine["pdp.lanes"] * machine["pdp.taps"]},
+        "ddr": {"ddr.bit": 8 * ddr_bytes, "ddr.activate_byte": pages * page},
+    }
+
+
+def _joules(terms: Terms, rows: Mapping[str, Interval]) -> dict[str, Interval]:
+    """Joules by part, of those of which something was counted."""
+    return {
+        part: sum((rows[row] * (count * PICO) for row, count in counts.items()), Interval())
+        for part, counts in terms.items()
+        if any(counts.values())
     }
 
 
