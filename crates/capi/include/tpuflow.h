@@ -64,7 +64,7 @@ typedef enum tpuflow_dtype {
 } tpuflow_dtype;
 
 /*
- What a run is to give: the `mode` of tpuflow_program_run.
+ Results a run gives: the `mode` of tpuflow_program_run.
  */
 typedef enum tpuflow_mode {
   /*
@@ -143,7 +143,7 @@ typedef struct tpuflow_port {
 } tpuflow_port;
 
 /*
- What a run cost.
+ Cost of a run.
  */
 typedef struct tpuflow_figures {
   /*

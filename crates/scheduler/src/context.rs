@@ -1,4 +1,4 @@
-//! What all plans of a graph for a machine share.
+//! Data that all plans of a graph for a machine share.
 
 use std::sync::OnceLock;
 

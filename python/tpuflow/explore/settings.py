@@ -35,7 +35,7 @@ class Settings:
         wave: Trials that are decided on together.
         combine: How several networks become one figure: `geomean` or `worst`.
         energy_table: Of energy and area: `45nm`, `7nm` or a file.
-        search_steps: Most steps of every search of level 5, see `tpuflow.Schedule`; usual are 200.
+        search_steps: Most steps of every search of level 5, see `tpuflow.compiler.Schedule`; usual are 200.
         prune: Whether points are discarded by their lower bounds.
     """
 
