@@ -1,4 +1,4 @@
-//! What a program says of its inputs and outputs: ports described, arrays packed into words and back.
+//! Inputs and outputs of a program: ports described, arrays packed into words and back.
 
 use std::ffi::{CString, c_char};
 

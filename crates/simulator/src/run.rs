@@ -70,7 +70,7 @@ pub struct Interval {
 pub struct Event {
     /// Layer concerned.
     pub layer: String,
-    /// What: `accumulator overflow`, `NaN` or `infinity`.
+    /// The event: `accumulator overflow`, `NaN` or `infinity`.
     pub kind: String,
     /// How many elements.
     pub count: u64,

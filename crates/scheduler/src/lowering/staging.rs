@@ -1,6 +1,6 @@
-//! What lives in DDR and passes through the cache: buffers for rows of tensors and for weights, and the transfers that fill and
-//! empty them. A transfer should be long enough for its start-up to be lost, and short enough for others to begin with what
-//! has come.
+//! Staging of tensors that live in DDR and pass through the cache: buffers for rows of tensors and for weights, and the transfers
+//! that fill and empty them. A transfer should be long enough for its start-up to be lost, and short enough for others to begin
+//! with what has come.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What reports want to know of every layer.
+//! A summary of every layer for reports.
 
 use tpuflow_ir::isa::WorkKind;
 use tpuflow_ir::program::LayerSummary;

@@ -1,4 +1,4 @@
-//! What a user wants cut, as tilings: slices of single layers, runs of layers in parts, or the whole network in parts.
+//! Tilings that a user asks for: slices of single layers, runs of layers in parts, or the whole network in parts.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What instructions of different units cost each other at the banks of the shared cache.
+//! Cycles that instructions of different units cost each other at the banks of the shared cache.
 //!
 //! An instruction is taken to access its banks evenly over its time. Two that access the same bank at rates `a` and `b` collide
 //! in about `a * b` of the cycles they share.
