@@ -87,6 +87,7 @@ TERMINAL = {"typer", "rich"}
 CALLERS = {
     "calibration/statistics.py",
     "compiler/allocation.py",
+    "compiler/bounds.py",
     "compiler/machine.py",
     "compiler/program.py",
     "compiler/units.py",

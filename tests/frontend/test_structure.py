@@ -107,6 +107,12 @@ def _attribute_twice() -> onnx.ModelProto:
     return proto
 
 
+def _with_a_graph_of_nothing() -> onnx.ModelProto:
+    proto = _calling(_function("First", helper.make_node("Relu", ["a"], ["b"])))
+    proto.graph.node[0].attribute.append(AttributeProto(name="body", type=AttributeProto.GRAPH))
+    return proto
+
+
 def _of_no_version() -> onnx.ModelProto:
     proto = graph([("Relu", "x", "z")], {"x": IMAGE}, ["z"])
     proto.opset_import.append(helper.make_opsetid("local", 2**62))
@@ -135,6 +141,7 @@ def _of_two_versions() -> onnx.ModelProto:
         (_referring_in_a_branch, '(Softmax, axis): refers to the attribute "outer" of a function'),
         (_attribute_twice, 'two attributes "axis"'),
         (_of_two_versions, 'two versions of domain "ai.onnx" are stated'),
+        (_with_a_graph_of_nothing, 'calls "local::First" with a graph as attribute'),
         (_of_no_version, 'is no version of domain "local"'),
     ],
 )

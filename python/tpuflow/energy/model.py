@@ -114,7 +114,9 @@ def energy(report: Mapping[str, Any], machine: Parameters, table: EnergyTable) -
     return Energy(table.name, shared, sizes, report["layers"], machine, table.rows)
 
 
-ME, EWP, PDP = ([unit.name for unit in UNITS].index(name) for name in ("me", "ewp", "pdp"))
+PLACES = {unit.name: number for number, unit in enumerate(UNITS)}
+"""Of the units among the busy cycles of a layer."""
+ME, PDP = PLACES["me"], PLACES["pdp"]
 
 Terms = dict[str, dict[str, float]]
 """By part and row of the table, how often it counts."""
@@ -134,7 +136,7 @@ def _terms(layers: Iterable[Mapping[str, Any]], machine: Parameters) -> Terms:
             pooled += busy[PDP]
         slots += busy[ME]
         moved += busy[ME] * (BYTES[dtype] + SUM_BYTES)
-        lanes += busy[EWP]
+        lanes += busy[PLACES["ewp"]] * machine["ewp.lanes"]
         ddr_bytes += layer["ddr_read_bytes"] + layer["ddr_write_bytes"]
         pages += layer["page_misses"]
     columns = machine["array.columns"]
@@ -143,7 +145,7 @@ def _terms(layers: Iterable[Mapping[str, Any]], machine: Parameters) -> Terms:
         "mac": {f"mac.{dtype}": count for dtype, count in macs.items()},
         "registers": {"array.register_byte": moved * machine["array.rows"] * columns},
         "accumulators": {"array.accumulator_byte": slots * columns * SUM_BYTES * 2},
-        "elementwise": {"lane.elementwise": lanes * machine["ewp.lanes"]},
+        "elementwise": {"lane.elementwise": lanes},
         "pooling": {"lane.pooling_tap": pooled * machine["pdp.lanes"] * machine["pdp.taps"]},
         "ddr": {"ddr.bit": 8 * ddr_bytes, "ddr.activate_byte": pages * page},
     }

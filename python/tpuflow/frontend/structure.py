@@ -25,6 +25,9 @@ MOST_NODES = 1 << 16
 ATTRIBUTE_TYPES = frozenset(onnx.AttributeProto.AttributeType.values()) - {onnx.AttributeProto.UNDEFINED}
 """The numbers of the types an attribute may have."""
 
+GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+"""The types of attributes that are bodies."""
+
 Key = tuple[str, str]
 """Domain and name of an operator or function."""
 
@@ -152,7 +155,7 @@ def _check_calls(proto: onnx.ModelProto, functions: Mapping[Key, onnx.FunctionPr
         )
         if len(node.input) > len(function.input) or len(node.output) > len(function.output):
             raise ModelError(f"{what} with more inputs or outputs than it has")
-        if any(body for attribute in node.attribute for body in _bodies(attribute)):
+        if any(attribute.type in GRAPHS or [*_bodies(attribute)] for attribute in node.attribute):
             raise ModelError(f"{what} with a graph as attribute, which is not supported")
         for each in function.opset_import:
             domain = _domain(each.domain)
