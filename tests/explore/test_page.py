@@ -34,7 +34,7 @@ def test_the_page_draws_every_point_and_shows_machine_files(tmp_path: Path) -> N
         assert tab.value("document.querySelectorAll('#chart circle.front').length") == 2
         assert tab.value("document.querySelectorAll('#ways path.way').length") == 5
         assert tab.value("document.querySelectorAll('h1 b').length") == 0
-        assert "script><b>net.tpuq" in tab.value("document.getElementById('title').textContent")
+        assert "script><b>net: latency" in tab.value("document.getElementById('title').textContent")
         rows = "document.getElementById('front').tBodies[0].rows"
         assert tab.value(f"{rows}.length") == 2
         toml = "document.getElementById('toml').value"

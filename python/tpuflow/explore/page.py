@@ -26,7 +26,7 @@ def _data(results: Results) -> dict[str, Any]:
     settings = results.settings
     hidden = {"seconds", "seed"}
     return {
-        "networks": [network.rpartition("/")[2] for network in settings.networks],
+        "networks": list(settings.names),
         "fields": list(settings.space.fields),
         "objectives": [
             {"name": name, "unit": OBJECTIVES[name].unit, "sign": OBJECTIVES[name].sign}
