@@ -61,7 +61,9 @@ class Tree:
 
     def digests(self, model: Path) -> list[str]:
         """By level, the digests of the programs of a network, or why there are none."""
-        kept = self.known / f"{model.stem}.json"
+        # By contents: models in folders of their own may all have one file name.
+        contents = hashlib.sha256(model.read_bytes()).hexdigest()[:16]
+        kept = self.known / f"{model.stem}-{contents}.json"
         if not kept.exists():
             kept.write_text(self._asked(model), encoding="utf-8")
         found = json.loads(kept.read_text(encoding="utf-8"))
@@ -129,10 +131,12 @@ def main() -> int:
             ending.callback(tree.close)
         print("| network | level | before | after | |\n|---|--:|---|---|---|", flush=True)
         for model in networks(asked.networks, Path(temporary)):
+            made = model.parent == Path(temporary)
+            name = model.stem if made else f"{model.parent.name}/{model.stem}"
             for level, before, after in zip(LEVELS, *(tree.digests(model) for tree in trees), strict=True):
                 same = before == after and not before.startswith("not built")
                 count, unequal = count + 1, unequal + (not same)
-                print(f"| {model.stem} | {level} | {before} | {after} | {'equal' if same else 'DIFFERENT'} |")
+                print(f"| {name} | {level} | {before} | {after} | {'equal' if same else 'DIFFERENT'} |")
             sys.stdout.flush()
     print(f"\n{count} programs, {unequal} not equal")
     return int(unequal > 0)

@@ -65,7 +65,7 @@ class ScheduleConfig(Section):
     each of the three is at least as cheap by the cost model as the one before it, and takes longer."""
     search_steps: int | None = Field(default=None, ge=0)
     """Most steps of every search, each of a thousand instructions placed; unset: 200. Without any (0) level 5
-    takes a tenth of the time, for programs 0 to 3 % slower."""
+    takes a tenth of the time, for programs 0 to 4 % slower."""
     io_memory: Literal["separate", "shared"] = "separate"
     """Inputs and outputs in pages of DDR of their own, or in pages shared with other tensors."""
     slicing_scheme: dict[str, tuple[dict[SliceAxis, tuple[int, int]], ...]] = Field(default={})

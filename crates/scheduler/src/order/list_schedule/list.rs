@@ -1,7 +1,7 @@
 //! One list schedule: every unit, whenever it is free, takes up the most urgent of the instructions that may begin.
 //!
 //! What may begin is a matter of three things: its predecessors are done (they wait in the unit's [`Lane`]), its layer is among
-//! those that may be under way ([`Group`]), and there is room for the buffers it opens ([`LiveBuffers`]). Memory is a resource like
+//! those that may be in progress ([`Group`]), and there is room for the buffers it opens ([`LiveBuffers`]). Memory is a resource like
 //! units: an instruction that opens a buffer for which there is no room waits until others are closed; where everything waits,
 //! the first in the given order goes on, so that no order can get stuck.
 
@@ -35,12 +35,12 @@ pub(super) struct ListSchedule {
 impl ListScheduler<'_> {
     /// The list schedule by `keys`, smallest first; with `reverse`, that of the reversed network.
     pub(super) fn schedule(&self, keys: &[u64], reverse: bool, room: u64) -> ListSchedule {
-        let mut under_way = PartialSchedule::new(self, keys, reverse, room);
-        while under_way.order.len() < self.jobs.len() {
-            let Some((time, instruction)) = under_way.choose() else { break };
-            under_way.issue_at(time, instruction);
+        let mut partial = PartialSchedule::new(self, keys, reverse, room);
+        while partial.order.len() < self.jobs.len() {
+            let Some((time, instruction)) = partial.choose() else { break };
+            partial.issue_at(time, instruction);
         }
-        let PartialSchedule { order, starts, makespan, .. } = under_way;
+        let PartialSchedule { order, starts, makespan, .. } = partial;
         ListSchedule { order, starts, makespan }
     }
 
