@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from tpuflow.errors import ModelError
-from tpuflow.executors import local_copy
+from tpuflow.executors import Shared, local_copy
 
 
 class OddError(Exception):
@@ -57,3 +57,22 @@ def die_once(marker: Path) -> int:
 
 def content(path: Path) -> bytes:
     return local_copy(path).read_bytes()
+
+
+def shared_item(shared: Shared[list[int]], at: int) -> int:
+    return shared.value[at]
+
+
+def die_once_at(marker: Path, at: int) -> int:
+    """Ends its process the first time it is run for 2."""
+    return die_once(marker) if at == 2 else at
+
+
+def fail_from(first: int, at: int) -> int:
+    if at >= first:
+        raise ModelError(f"{at} is too much")
+    return at
+
+
+def process_number() -> int:
+    return os.getpid()

@@ -13,9 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from executor_work import die, odd_error, square, unsendable, wait_for_ever
+from executor_work import (
+    die,
+    die_once_at,
+    fail_from,
+    odd_error,
+    process_number,
+    shared_item,
+    square,
+    unsendable,
+    wait_for_ever,
+)
 from tpuflow.errors import ModelError
-from tpuflow.executors import CancelledError, ExecutorError, InProcess, LocalProcesses
+from tpuflow.executors import CancelledError, ExecutorError, InProcess, LocalProcesses, run_all
 
 Made = Callable[[], InProcess | LocalProcesses]
 BOTH = pytest.mark.parametrize("make", [InProcess, lambda: LocalProcesses(2)], ids=["here", "processes"])
@@ -62,6 +72,54 @@ def test_a_task_under_way_is_canceled_and_its_place_taken() -> None:
         with pytest.raises(CancelledError):
             endless.result()
     assert not multiprocessing.active_children()
+
+
+@BOTH
+def test_a_shared_value_is_read_by_many_pieces(make: Made) -> None:
+    with make() as executor:
+        shared, later = executor.share([5, 6, 7]), executor.share([8])
+        assert run_all(executor, shared_item, [(shared, at) for at in (2, 0, 1)]) == [7, 5, 6]
+        assert run_all(executor, shared_item, [(later, 0), (shared, 1)]) == [8, 6]
+        assert shared.value == [5, 6, 7]
+
+
+def test_a_value_that_cannot_be_sent_is_an_error_where_it_is_shared() -> None:
+    with LocalProcesses(1) as executor, pytest.raises(ExecutorError, match="cannot be sent to other proc"):
+        executor.share(lambda: None)
+
+
+@BOTH
+def test_the_first_failure_in_order_is_raised_and_nothing_behind_it_begun(make: Made) -> None:
+    with make() as executor:
+        for _ in range(3):
+            with pytest.raises(ModelError, match=r"^4 is too much"):
+                run_all(executor, fail_from, [(4, at) for at in range(12)])
+        assert run_all(executor, fail_from, [(4, at) for at in range(4)]) == [0, 1, 2, 3]
+        assert run_all(executor, fail_from, []) == []
+
+
+def test_a_process_killed_between_two_pieces_is_replaced() -> None:
+    with LocalProcesses(1) as executor:
+        (first,) = run_all(executor, process_number, [()])
+        os.kill(first, signal.SIGKILL)
+        time.sleep(0.2)
+        (second,) = run_all(executor, process_number, [()])
+        assert second != first
+
+
+def test_work_of_a_lost_process_is_run_once_more(tmp_path: Path) -> None:
+    told = []
+    with LocalProcesses(2) as executor:
+        found = run_all(
+            executor,
+            die_once_at,
+            [(tmp_path / "mark", at) for at in range(4)],
+            lambda *each: told.append(each),
+        )
+        assert found == [0, 1, 5, 3]
+        assert sorted(told) == [(0, 0), (1, 1), (2, 5), (3, 3)]
+        with pytest.raises(ExecutorError, match="ended with status 7"):
+            run_all(executor, die, [()])
 
 
 def test_leaving_early_leaves_no_process_behind() -> None:

@@ -16,14 +16,21 @@
 All give the same results for work that depends on its arguments alone; only the order in which they come may
 differ. A piece that fails raises its own exception where its result is asked for, the others go on. Leaving
 the block cancels whatever has not begun or not ended, so that an interrupted search leaves no process behind.
+
+What many pieces read, such as a model with its samples, is shared: sent once to a process, or to a node.
+
+    shared = executor.share(model)
+    found = run_all(executor, score, [(shared, shard) for shard in shards])   # in the order of shards
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
 import threading
+import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,23 +41,37 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Se
 from tpuflow.errors import TpuflowError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnProcess
 
 __all__ = [
     "COPIES",
+    "RECEIVED",
     "CancelledError",
     "Executor",
     "ExecutorError",
     "InProcess",
     "LocalProcesses",
+    "Shared",
     "Task",
     "TaskQueue",
+    "WorkerLostError",
     "local_copy",
     "outcome",
+    "pickle_for_workers",
     "portable",
+    "receive",
+    "run_all",
 ]
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A shared value that this process has read."""
+
+    value: Any
+
 
 COPIES: dict[Path, Path] = {}
 """Where this process finds files that were shipped to it from another computer."""
@@ -61,7 +82,11 @@ def local_copy(path: Path) -> Path:
     return COPIES.get(path, path)
 
 
+RECEIVED: dict[str, bytes | _Read] = {}
+"""By key, what this process was sent of shared values: pickled, then as it was read."""
+
 Result = TypeVar("Result")
+Value = TypeVar("Value")
 Given = ParamSpec("Given")
 State = Literal["waiting", "running", "done", "failed", "cancelled"]
 
@@ -72,6 +97,54 @@ class ExecutorError(TpuflowError):
 
 class CancelledError(ExecutorError):
     """The result of cancelled work was asked for."""
+
+
+class WorkerLostError(ExecutorError):
+    """The process or the node that ran the work is gone."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shared(Generic[Value]):
+    """A value that many pieces of work read, see `Executor.share`; sent to other processes it is its key.
+
+    Attributes:
+        key: Its own.
+    """
+
+    key: str
+    _held: Value | None = field(default=None, repr=False)
+
+    @property
+    def value(self) -> Value:
+        """The value, in whichever process this is."""
+        if self._held is not None:
+            return self._held
+        found = RECEIVED[self.key]
+        if isinstance(found, bytes):
+            found = RECEIVED[self.key] = _Read(pickle.loads(found))
+        value: Value = found.value
+        return value
+
+    def __reduce__(self) -> tuple[type[Shared[Value]], tuple[str]]:
+        return type(self), (self.key,)
+
+
+def receive(key: str, data: bytes) -> None:
+    """Keeps what this process was sent of a shared value."""
+    RECEIVED.setdefault(key, data)
+
+
+def pickle_for_workers(value: object) -> bytes:
+    """A value as it is sent to other processes.
+
+    Raises:
+        ExecutorError: It cannot be.
+    """
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ExecutorError(f"cannot be sent to other processes, run it in one: {reason}") from error
 
 
 @dataclass(eq=False)
@@ -87,6 +160,11 @@ class Task(Generic[Result]):
     state: State = "waiting"
     _work: Callable[[], Result] | None = field(default=None, repr=False)
     _value: Any = field(default=None, repr=False)
+
+    @property
+    def lost(self) -> bool:
+        """Whether it failed because the process or node that ran it is gone."""
+        return self.state == "failed" and isinstance(self._value, WorkerLostError)
 
     def result(self) -> Result:
         """Gives what the work returned.
@@ -120,6 +198,13 @@ class Executor(Protocol):
     def ship(self, files: Sequence[Path]) -> None:
         """Sees to it that work finds files by `local_copy`, each sent once to a computer."""
 
+    def share(self, value: Value) -> Shared[Value]:
+        """A value for arguments of work, which reads it as `value` of the result; it must not change."""
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether work runs in this process, one piece after another."""
+
     def cancel(self, task: Task[Any]) -> bool:
         """Sees to it that a task is not run, or not to its end; tells whether it came in time."""
 
@@ -150,6 +235,15 @@ class TaskQueue:
         """See `Executor`."""
         del files  # work runs where they lie
 
+    def share(self, value: Value) -> Shared[Value]:
+        """See `Executor`."""
+        return Shared(uuid.uuid4().hex, value)
+
+    @property
+    def runs_here(self) -> bool:
+        """See `Executor`."""
+        return isinstance(self, InProcess)
+
     def cancel(self, task: Task[Any]) -> bool:
         """See `Executor`."""
         if task.state != "waiting":
@@ -173,6 +267,7 @@ class _Call:
     work: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    answers: bool = True
 
     def __call__(self) -> Any:
         return self.work(*self.args, **self.kwargs)
@@ -206,6 +301,13 @@ class LocalProcesses(TaskQueue):
         self._workers = workers
         self._idle: list[_Worker] = []
         self._running: dict[Connection, tuple[_Worker, Task[Any]]] = {}
+        self._shared: dict[str, bytes] = {}
+
+    def share(self, value: Value) -> Shared[Value]:
+        """See `Executor`."""
+        shared = super().share(value)
+        self._shared[shared.key] = pickle_for_workers(value)
+        return shared
 
     def as_completed(self) -> Iterator[Task[Any]]:
         """See `Executor`."""
@@ -218,19 +320,30 @@ class LocalProcesses(TaskQueue):
                     yield self._end(*self._running.pop(ready))
 
     def _start(self, task: Task[Any]) -> None:
-        worker = self._idle.pop() if self._idle else _Worker()
-        worker.connection.send(task._work)  # noqa: SLF001 - executors fill in their tasks
+        worker = self._free_worker()
+        # Of a process that has just been killed the answer is that it is gone.
+        with contextlib.suppress(ConnectionError):
+            worker.send_shared(self._shared)
+            worker.connection.send(task._work)  # noqa: SLF001 - executors fill in their tasks
         task.state = "running"
         self._running[worker.connection] = (worker, task)
+
+    def _free_worker(self) -> _Worker:
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.is_alive:
+                return worker
+            worker.end()
+        return _Worker(max(1, (os.cpu_count() or 1) // self._workers))
 
     def _end(self, worker: _Worker, task: Task[Any]) -> Task[Any]:
         try:
             task.state, task._value = worker.connection.recv()  # noqa: SLF001 - as above
             self._idle.append(worker)
-        except EOFError:
+        except (EOFError, ConnectionError):
             code = worker.status()
             reason = f"its process ended with status {code}" + (", out of memory?" if code == -9 else "")
-            task.state, task._value = "failed", ExecutorError(f"task {task.number}: {reason}")  # noqa: SLF001
+            task.state, task._value = "failed", WorkerLostError(f"task {task.number}: {reason}")  # noqa: SLF001
         return task
 
     def cancel(self, task: Task[Any]) -> bool:
@@ -255,13 +368,25 @@ class LocalProcesses(TaskQueue):
 class _Worker:
     """A process that runs what it is sent, one piece after another, and sends back what became of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int) -> None:
         # A fork would copy the threads' locks of onnxruntime and NumPy in whatever state they are.
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self._process: SpawnProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process: SpawnProcess = context.Process(target=_serve, args=(theirs, threads), daemon=True)
         self._process.start()
         theirs.close()
+        self._sent: set[str] = set()
+
+    def send_shared(self, values: Mapping[str, bytes]) -> None:
+        """Sends what it has not been sent."""
+        for key in values.keys() - self._sent:
+            self.connection.send(_Call(receive, (key, values[key]), {}, answers=False))
+            self._sent.add(key)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.is_alive()
 
     def status(self) -> int | None:
         """Waits for a process that ends by itself; gives its exit status."""
@@ -276,8 +401,9 @@ class _Worker:
         self.connection.close()
 
 
-def _serve(connection: Connection) -> None:
+def _serve(connection: Connection, threads: int) -> None:
     """Runs in a worker's process until the other side is closed."""
+    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # results are the same for any number
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
@@ -288,6 +414,8 @@ def _serve(connection: Connection) -> None:
             connection.send(("failed", ExecutorError(f"the work cannot be received: {error}")))
             continue
         state, value = outcome(call)
+        if not call.answers:
+            continue
         if state == "failed":
             value = portable(value)
         try:
@@ -320,3 +448,45 @@ def outcome(work: Callable[[], Any] | None) -> tuple[State, Any]:
         return "done", work()
     except Exception as error:  # noqa: BLE001 - raised again where the result is asked for
         return "failed", error
+
+
+def run_all(
+    executor: Executor,
+    work: Callable[..., Result],
+    arguments: Sequence[tuple[Any, ...]],
+    ended: Callable[[int, Result], None] | None = None,
+) -> list[Result]:
+    """Results of the same work for many arguments, in their order, whoever is ready first.
+
+    Work whose process was lost is run once more.
+
+    Args:
+        executor: Where it runs; no other work may be under way there.
+        work: A function of a module.
+        arguments: Of every call.
+        ended: Handed every result as it comes, with its place among the arguments.
+
+    Raises:
+        BaseException: What the first call that failed raised, in the order of arguments; those behind it
+            are not begun.
+    """
+    tasks = {executor.submit(work, *each): at for at, each in enumerate(arguments)}
+    found: dict[int, Result] = {}
+    failed: dict[int, Task[Result]] = {}
+    again: set[int] = set()
+    for task in executor.as_completed():
+        at = tasks[task]
+        if task.lost and at not in again:
+            again.add(at)
+            tasks[executor.submit(work, *arguments[at])] = at
+        elif task.state == "failed":
+            failed[at] = task
+            for later in [each for each, place in tasks.items() if place > min(failed)]:
+                executor.cancel(later)
+        else:
+            found[at] = task.result()
+            if ended is not None:
+                ended(at, found[at])
+    if failed:
+        failed[min(failed)].result()
+    return [found[at] for at in range(len(arguments))]

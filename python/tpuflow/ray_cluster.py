@@ -16,7 +16,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuflow.errors import TpuflowError
-from tpuflow.executors import COPIES, ExecutorError, Task, TaskQueue, outcome, portable
+from tpuflow.executors import (
+    COPIES,
+    RECEIVED,
+    ExecutorError,
+    Shared,
+    Task,
+    TaskQueue,
+    Value,
+    WorkerLostError,
+    outcome,
+    pickle_for_workers,
+    portable,
+    receive,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,6 +44,9 @@ SECONDS = 60
 
 Copy = tuple[Path, str, Any]
 """A file, the hash of its content, and a list of the one reference to that."""
+
+Sent = tuple[str, Any]
+"""Key of a shared value, and a list of the one reference to it."""
 
 
 class RayCluster(TaskQueue):
@@ -61,6 +77,13 @@ class RayCluster(TaskQueue):
         self._ray, self._address, self._workers = ray, address, workers
         self._running: dict[Any, Task[Any]] = {}
         self._copies: list[Copy] = []
+        self._shared: list[Sent] = []
+
+    def share(self, value: Value) -> Shared[Value]:
+        """See `Executor`."""
+        shared = super().share(value)
+        self._shared.append((shared.key, [self._ray.put(pickle_for_workers(value))]))
+        return shared
 
     def __enter__(self) -> RayCluster:
         local = self._address == "local"
@@ -88,7 +111,7 @@ class RayCluster(TaskQueue):
         while self._waiting or self._running:
             while self._waiting and len(self._running) < self._workers:
                 task = self._waiting.popleft()
-                self._running[self._work.remote(task._work, self._copies)] = task  # noqa: SLF001
+                self._running[self._work.remote(task._work, self._copies, self._shared)] = task  # noqa: SLF001
                 task.state = "running"
             ready, _ = self._ray.wait(list(self._running), num_returns=1)
             for reference in ready:
@@ -102,7 +125,9 @@ class RayCluster(TaskQueue):
         except Exception as error:  # noqa: BLE001 - of Ray: a lost node, no memory, what cannot be sent
             reason = " ".join(str(error).split())[:300]
             told = f"task {task.number}: {type(error).__name__}: {reason}"
-            task.state, task._value = "failed", ExecutorError(told)  # noqa: SLF001 - as above
+            lost = isinstance(error, self._ray.exceptions.WorkerCrashedError)
+            kind = WorkerLostError if lost else ExecutorError
+            task.state, task._value = "failed", kind(told)  # noqa: SLF001 - as above
         return task
 
     def cancel(self, task: Task[Any]) -> bool:
@@ -122,13 +147,18 @@ class RayCluster(TaskQueue):
         self._ray.shutdown()
 
 
-def _run(work: Any, copies: Sequence[Copy]) -> tuple[str, Any]:
+def _run(work: Any, copies: Sequence[Copy], shared: Sequence[Sent]) -> tuple[str, Any]:
     """Runs in a process of the cluster."""
+    import ray  # noqa: PLC0415 - an extra
+
     os.environ.setdefault("RAYON_NUM_THREADS", "1")  # programs are the same for any number of threads
     try:
         for path, digest, references in copies:
             if path not in COPIES:
                 COPIES[path] = _local_copy(path, digest, references[0])
+        for key, references in shared:
+            if key not in RECEIVED:
+                receive(key, ray.get(references[0]))
     except (OSError, TpuflowError) as error:
         return "failed", ExecutorError(f"a file cannot be copied to the node: {error}")
     state, value = outcome(work)
