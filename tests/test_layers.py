@@ -59,11 +59,11 @@ PACKAGES = {
     "importers": {"errors"},
     "frontend": BASE | {"config", "importers"},
     "partitioning": BASE | {"_core", "frontend"},
-    "calibration": BASE | {"strategies", "config", "_core", "frontend", "partitioning"},
+    "calibration": BASE | {"strategies", "config", "_core", "frontend", "partitioning", "executors"},
     "lowering": BASE | {"config", "_core", "frontend", "partitioning", "calibration"},
     "compiler": BASE | {"config", "_core", "partitioning", "lowering"},
     "energy": BASE | {"compiler"},
-    "execution": BASE | {"config", "_core", "frontend", "partitioning", "lowering", "compiler"},
+    "execution": BASE | {"config", "_core", "frontend", "partitioning", "lowering", "compiler", "executors"},
     "runtime": BASE | {"_core", "partitioning", "compiler", "execution"},
     "evaluation": BASE | {"config", "_core", "frontend", "partitioning", "lowering", "execution"},
     "report": BASE
@@ -71,7 +71,7 @@ PACKAGES = {
 }
 PACKAGES["explore"] = BASE | {"_core", "partitioning", "compiler", "execution", "energy", "executors"}
 PACKAGES["ptq"] = set(PACKAGES) - {
-    "reference", "kernels", "importers", "runtime", "executors", "energy", "explore"
+    "reference", "kernels", "importers", "runtime", "energy", "explore"
 }  # fmt: skip
 PACKAGES["plugins"] = BASE | {"config", "calibration", "evaluation"}
 PACKAGES["export"] = BASE | {"frontend", "partitioning", "lowering", "ptq"}

@@ -16,7 +16,6 @@ at all.
 from __future__ import annotations
 
 import math
-import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 from tpuflow.frontend import FloatSession
 from tpuflow.frontend.session import split_large_weights
 from tpuflow.frontend.values import reads, shape_of
+from tpuflow.io.threads import threads
 
 __all__ = ["CLAMPED", "ActivationSession", "handed_out", "run_of", "segment_of"]
 
@@ -77,10 +77,11 @@ class ActivationSession:
         parts = list(_cut(nodes, memory_bytes)) if nodes else []
         used = sum(_bytes(value) for node in nodes for value in node.outputs)
         fit = memory_bytes // max(1, used) - 1
-        self._workers = max(1, min(os.cpu_count() or 1, fit)) if several and len(parts) == 1 else 1
+        together = several and len(parts) == 1 and fit > 1
+        self._workers = min(threads(), fit) if together else 1
         self._memories = min(self._workers + 1, max(1, fit))
-        threads = None if self._workers == 1 else 1
-        self._segments = [segment_of(model, part, later, wanted, threads) for part, later in parts]
+        each = 1 if together else None
+        self._segments = [segment_of(model, part, later, wanted, each) for part, later in parts]
         self._wanted = wanted
         self._memory: dict[str, Array] | None = None
 

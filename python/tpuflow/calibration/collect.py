@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,8 +24,10 @@ from tpuflow.calibration.statistics_file import load_statistics, save_statistics
 from tpuflow.calibration.trim import trim_activations
 from tpuflow.config import CalibrationConfig, Config, refuse_calibration, resolve_layers
 from tpuflow.errors import RangesError
+from tpuflow.executors import run_all
 from tpuflow.frontend import FloatModel
 from tpuflow.io.samples import Dataset, Samples
+from tpuflow.io.threads import threads
 from tpuflow.partitioning import PartitionedModel, device_values, partition
 from tpuflow.strategies import STRATEGIES
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
     from numpy.typing import NDArray
+
+    from tpuflow.executors import Executor, Shared
 
 __all__ = ["Progress", "calibrate", "collect", "fit", "ranges_of", "without_warnings"]
 
@@ -50,6 +54,9 @@ DEVIATIONS = 16.0
 
 FEW_MARGIN = 3.0
 """With fewer samples than `MANY` all 16-bit grids reach so many times as far beyond what was seen."""
+
+SHARDS = 16
+"""Into so many shards samples are divided at most, however many processes there are."""
 
 FEW = 32
 """Fewer samples do not reach as far as others will: ranges get headroom."""
@@ -77,6 +84,7 @@ def calibrate(
     config: Config | CalibrationConfig | None = None,
     progress: Progress | None = None,
     counted: Callable[[Statistics], None] | None = None,
+    executor: Executor | None = None,
 ) -> Ranges:
     """The range of every float value of the model, inputs included, but those only a Relu or Clip reads.
 
@@ -91,6 +99,7 @@ def calibrate(
             way to calibrate all of them, by default the default strategy.
         progress: Told after every batch.
         counted: Handed what was counted, histograms of every tensor included, before ranges are chosen.
+        executor: Where samples are run, in shards, see `collect`.
 
     Returns:
         One range per value, with zero inside, and the number of samples used.
@@ -109,7 +118,9 @@ def calibrate(
         if base.shuffle:
             given = given.shuffle(base.shuffle_seed)
         histograms = counted is not None or bool(saved)
-        return collect(float_model, given, base, progress, exceptions, histograms=histograms)
+        return collect(
+            float_model, given, base, progress, exceptions, histograms=histograms, executor=executor
+        )
 
     if base.statistic_file:
         if isinstance(config, Config):
@@ -237,11 +248,12 @@ def collect(
     exceptions: Mapping[str, CalibrationConfig] | None = None,
     *,
     histograms: bool = False,
+    executor: Executor | None = None,
 ) -> Statistics:
     """Runs the model over the samples once and keeps what the strategy needs.
 
-    Statistics of shards, merged in order, equal those of all samples; a shard must be a multiple of the
-    model's batch. A last batch that is not full is filled up by repeating its last sample.
+    Statistics of shards, merged in order, equal those of all samples. A last batch that is not full is filled
+    up by repeating its last sample.
 
     Args:
         float_model: What to run.
@@ -250,36 +262,84 @@ def collect(
         progress: Told after every batch.
         exceptions: What is needed of single tensors, by name.
         histograms: Count values even where no strategy needs it.
+        executor: Where shards of the samples run, which depend on the samples alone; here and all together
+            without one.
 
     Raises:
         SampleError: A value becomes NaN or infinite for a sample.
+        ExecutorError: A process was lost more than once.
     """
-    own = dict(exceptions or {})
-    ways = (config, *own.values())
-    histogram = histograms or any(
-        STRATEGIES[each.method[0]].histogram or _drops_outliers(each) for each in ways
-    )
-    statistics = Statistics(config.bins if histogram else None)
-    statistics.own_bins = {name: each.bins for name, each in own.items() if each.bins != config.bins}
-    statistics.whole = config.count_all or any(STRATEGIES[each.method[0]].whole for each in ways)
-    trims = {name: each.trim_infinity for name, each in own.items()}
-    model, wanted = _run(float_model)
-    masks = Masks.of(model.graph)
-    statistics.sums = {name: ChannelSums(axis) for name, axis in linear_operands(model.graph).items()}
-    statistics.inputs = frozenset(value.name for value in model.graph.inputs if value.name)
-    session = ActivationSession(
-        model, memory_bytes=config.memory_mib << 20, wanted=wanted, several=samples.count > 1
-    )
-    for batch, parts in session.runs(samples.batches()):
-        for activations in parts:
-            statistics.observe(masks.left_out(trim_activations(activations, config.trim_infinity, trims)))
-        statistics.samples += batch.count
-        if progress is not None:
-            progress(statistics.samples, samples.count)
+    counting = _Pass(float_model, config, dict(exceptions or {}), histograms, several=samples.count > 1)
+    shards = [samples] if executor is None else samples.shards(-(-samples.count // SHARDS))
+    if executor is None or len(shards) == 1:
+        statistics = counting.count(samples, progress=progress)
+    else:
+        firsts = list(accumulate((shard.count for shard in shards), initial=0))
+        shared = executor.share(counting)
+        calls = [(shared, shard, first) for shard, first in zip(shards, firsts, strict=False)]
+        done = 0
+
+        def step(_at: int, found: Statistics) -> None:
+            nonlocal done
+            done += found.samples
+            if progress is not None:
+                progress(done, samples.count)
+
+        statistics, *later = run_all(executor, _count_shard, calls, step)
+        for each in later:
+            statistics.merge(each)
     if _warns.get():
         _report_masks(statistics)
     logger.info("calibrated with %d samples, %d tensors", statistics.samples, len(statistics.tensors))
     return statistics
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """A model with the settings of what is counted of it; see `collect`."""
+
+    model: FloatModel | PartitionedModel
+    config: CalibrationConfig
+    exceptions: dict[str, CalibrationConfig]
+    histograms: bool
+    several: bool
+
+    def count(self, samples: Samples, first: int = 0, progress: Progress | None = None) -> Statistics:
+        """Statistics of samples, the first of which has the number `first` in messages."""
+        config, statistics = self.config, self._empty()
+        trims = {name: each.trim_infinity for name, each in self.exceptions.items()}
+        model, wanted = _run(self.model)
+        masks = Masks.of(model.graph)
+        statistics.sums = {name: ChannelSums(axis) for name, axis in linear_operands(model.graph).items()}
+        statistics.inputs = frozenset(value.name for value in model.graph.inputs if value.name)
+        session = ActivationSession(
+            model, memory_bytes=config.memory_mib << 20, wanted=wanted, several=self.several
+        )
+        statistics.samples = first
+        for batch, parts in session.runs(samples.batches()):
+            for activations in parts:
+                statistics.observe(masks.left_out(trim_activations(activations, config.trim_infinity, trims)))
+            statistics.samples += batch.count
+            if progress is not None:
+                progress(statistics.samples, samples.count)
+        statistics.samples -= first
+        return statistics
+
+    def _empty(self) -> Statistics:
+        ways = (self.config, *self.exceptions.values())
+        histogram = self.histograms or any(
+            STRATEGIES[each.method[0]].histogram or _drops_outliers(each) for each in ways
+        )
+        statistics = Statistics(self.config.bins if histogram else None)
+        statistics.own_bins = {
+            name: each.bins for name, each in self.exceptions.items() if each.bins != self.config.bins
+        }
+        statistics.whole = self.config.count_all or any(STRATEGIES[each.method[0]].whole for each in ways)
+        return statistics
+
+
+def _count_shard(shared: Shared[_Pass], shard: Samples, first: int) -> Statistics:
+    return shared.value.count(shard, first)
 
 
 def _drops_outliers(config: CalibrationConfig) -> bool:
@@ -329,7 +389,7 @@ def fit(
             further * min(low, 0.0), further * max(high, 0.0), margin=_margin(name, statistics)
         )
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(threads()) as pool:
         ranges = dict(pool.map(fit, statistics.tensors.items()))
     means = {
         name: Means(sums.axis, found) for name, sums in statistics.sums.items() if (found := sums.means())

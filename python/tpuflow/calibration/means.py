@@ -77,10 +77,11 @@ class ChannelSums:
         if not self.count:
             self.sums, self.rest = high, low
             return
-        # Knuth's sum of two numbers and its exact error.
-        total = self.sums + high
-        part = total - self.sums
-        error = (self.sums - (total - part)) + (high - part)
-        rest = self.rest + low + error
-        self.sums = total + rest
-        self.rest = rest - (self.sums - total)
+        # Knuth's sum of two numbers and its exact error; sums that leave float64 have no mean.
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = self.sums + high
+            part = total - self.sums
+            error = (self.sums - (total - part)) + (high - part)
+            rest = self.rest + low + error
+            self.sums = total + rest
+            self.rest = rest - (self.sums - total)

@@ -161,6 +161,14 @@ class Ranges:
         object.__setattr__(self, "factors", MappingProxyType(dict(self.factors)))
         object.__setattr__(self, "errors", MappingProxyType(dict(self.errors)))
 
+    def __getstate__(self) -> dict[str, object]:
+        views = {key: dict(own) for key, own in self.__dict__.items() if isinstance(own, MappingProxyType)}
+        return self.__dict__ | views
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
+
     def without_foreign_errors(self, config: Config, remark: Callable[[str], None]) -> Ranges:
         """The ranges without errors where those are of another network than a configuration makes.
 

@@ -10,7 +10,7 @@ are always those of all values.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -56,6 +56,18 @@ class TensorStatistics:
     levels: Levels | None = None
     stated_step: float | None = None
     part: bool = False
+
+    def __getstate__(self) -> dict[str, object]:
+        own = self.histogram
+        if own is None:
+            return dict(self.__dict__)
+        sides = {"negative": own.negative.tolist(), "positive": own.positive.tolist()}
+        parts = {"bins": own.bins, "width": own.width, "zeros": own.zeros, "extrema": own.extrema}
+        return self.__dict__ | {"histogram": parts | sides}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        parts = state["histogram"]
+        self.__dict__.update(state | {"histogram": None if parts is None else Histogram.of_counts(**parts)})
 
     @property
     def step(self) -> float | None:

@@ -219,6 +219,7 @@ class Evaluator:
             raise MetricError(f'unknown loss "{loss}" (known: {", ".join(LOSSES)})')
         self.loss_name = loss
         self.name = metric_text
+        self._own = frozenset(plugins or ())
         self._groups = samples
         self._labels = labels
         self._metric: Metric | None = None
@@ -244,6 +245,19 @@ class Evaluator:
             dict.fromkeys([*(name for parts in self._compared.values() for name in parts), *self._compared])
         )
         self._model = model
+
+    def __getstate__(self) -> dict[str, object]:
+        # A metric is a set of functions; another process makes its own.
+        (name, _), *_ = metric_list(self.name) if self.name else [("", ())]
+        if name in self._own:
+            raise MetricError(f"{name} is the metric of a plugin, which other processes do not have")
+        return self.__dict__ | {"_metric": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self.name:
+            (name, words), *_ = metric_list(self.name)
+            self._metric = metric(name, words, {})
 
     @cached_property
     def _floating(self) -> Outputs:

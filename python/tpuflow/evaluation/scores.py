@@ -121,6 +121,7 @@ def evaluate_level(
     outputs: Sequence[str] = (),
     plugins: Mapping[str, Callable[..., Metric]] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    run: Callable[..., dict[str, Array]] = run_samples,
 ) -> list[Evaluation]:
     """Scores a level on a file of samples, by one or several metrics.
 
@@ -131,7 +132,8 @@ def evaluate_level(
         reference: The float network, for the paired comparison.
         outputs: Which outputs to read; the first ones by default.
         plugins: Metrics beside the built-in ones.
-        progress: Told after every feed of the level.
+        progress: Told how many samples the level has run.
+        run: Runs one of the levels on samples, see `run_samples`.
 
     Raises:
         MetricError: A metric is unknown or needs what is not given; an output does not exist.
@@ -147,8 +149,8 @@ def evaluate_level(
     samples, labels = data if isinstance(data, tuple) else _open(data, level, chosen.values())
     if labels is None and any(each.against == "labels" for each in chosen.values()):
         raise SampleError('the samples have no labels, which the metric needs: add an array "labels"')
-    found = run_samples(level, samples, progress=progress)
-    theirs = None if reference is None else run_samples(reference, samples)
+    found = run(level, samples, progress=progress)
+    theirs = None if reference is None else run(reference, samples)
     return [
         score(
             [found[output] for output in wanted[name]],

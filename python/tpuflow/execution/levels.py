@@ -10,7 +10,6 @@ The two integer levels also hand out the stored codes, which is where they are c
 from __future__ import annotations
 
 import json
-import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from tpuflow.errors import FileError
 from tpuflow.execution.simulation import ProgramPort, program_ports
 from tpuflow.frontend import FloatModel, FloatSession, is_model_file, load
 from tpuflow.io.samples import joined_samples
+from tpuflow.io.threads import threads
 from tpuflow.partitioning import DeviceSegment, HostRunner, Partitioned, walk
 from tpuflow.partitioning.storage import load_graph, load_program
 
@@ -45,6 +45,7 @@ __all__ = [
     "graph_level",
     "open_level",
     "program_level",
+    "run_feeds",
     "run_samples",
 ]  # fmt: skip
 
@@ -88,14 +89,14 @@ class FloatLevel:
         self.ports = model.inputs
         self.outputs = tuple(port.name for port in model.outputs)
         self.dynamic = frozenset(port.name for port in model.outputs if not port.static)
-        self._model = model
+        self.model = model
         self._sessions: dict[bool, FloatSession] = {}
 
     def run(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> dict[str, Array]:
         """See `Level`."""
         if all_tensors not in self._sessions:
             wanted: Literal["all"] | None = "all" if all_tensors else None
-            self._sessions[all_tensors] = FloatSession(self._model.origin, wanted)
+            self._sessions[all_tensors] = FloatSession(self.model.origin, wanted)
         return self._sessions[all_tensors].run(arrays)
 
 
@@ -321,6 +322,19 @@ def run_samples(
     Returns:
         Per tensor one array whose first axis is the sample, see `joined_samples`.
     """
+    feeds = run_feeds(level, samples, all_tensors=all_tensors, names=names, progress=progress)
+    return joined_samples(feeds, samples, level.dynamic)
+
+
+def run_feeds(
+    level: Level,
+    samples: Samples,
+    *,
+    all_tensors: bool = False,
+    names: Collection[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, list[Array]]:
+    """As `run_samples`, per tensor one array for every feed, as the level gives it."""
     feeds: dict[str, list[Array]] = {}
     done = 0
     for count, tensors in _results(level, samples, all_tensors=all_tensors):
@@ -330,7 +344,7 @@ def run_samples(
         done += count
         if progress is not None:
             progress(done, samples.count)
-    return joined_samples(feeds, samples, level.dynamic)
+    return feeds
 
 
 def _results(level: Level, samples: Samples, *, all_tensors: bool) -> Iterator[tuple[int, dict[str, Array]]]:
@@ -343,7 +357,7 @@ def _results(level: Level, samples: Samples, *, all_tensors: bool) -> Iterator[t
         for batch in samples.batches():
             yield batch.count, level.run(batch.arrays, all_tensors=all_tensors)
         return
-    workers = os.cpu_count() or 1
+    workers = threads()
     with ThreadPoolExecutor(workers) as pool:
         under_way: deque[tuple[int, Future[dict[str, Array]]]] = deque()
         for batch in samples.batches():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -22,6 +22,7 @@ from tpuflow.frontend.outside import mark
 from tpuflow.frontend.preprocess import prepend
 from tpuflow.frontend.presets import resolve
 from tpuflow.frontend.source import Source, read
+from tpuflow.frontend.transport import pack, unpack
 from tpuflow.frontend.values import shape_of
 
 if TYPE_CHECKING:
@@ -77,6 +78,12 @@ class FloatModel:
     outputs: tuple[Port, ...]
     findings: tuple[Finding, ...] = ()
     rewrites: tuple[str, ...] = ()
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"model": pack(self.model), "origin": pack(self.origin)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state | {"model": unpack(state["model"]), "origin": unpack(state["origin"])})
 
     @property
     def label(self) -> str:

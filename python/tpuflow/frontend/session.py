@@ -14,6 +14,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotCom
 from tpuflow.errors import ModelError, SampleError
 from tpuflow.frontend.outside import OUTSIDE, StagedSession
 from tpuflow.frontend.precision import to_float32
+from tpuflow.io.threads import stated_threads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,7 +69,7 @@ class FloatSession:
             model: The model.
             outputs: Tensors to return, intermediate ones included; the model's own outputs when None, every
                 tensor a node of the main graph computes when "all".
-            threads: Threads to run on; all processors when None.
+            threads: Threads to run on; when None as many as the environment states, or all processors.
             once: Whether there are few runs to come: weights then stay as they are, which is slower by the
                 run, but takes neither the time nor the memory of another copy.
             apart: Weights a protocol buffer lists by name alone, see `split_large_weights`.
@@ -107,6 +108,7 @@ class FloatSession:
         # Threads that wait for work by spinning take the processors from whoever works between two runs.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_external_initializers(list(apart), list(apart.values()))
+        threads = threads or stated_threads()
         if once:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
             options.add_session_config_entry("session.disable_prepacking", "1")

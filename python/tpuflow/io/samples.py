@@ -102,6 +102,7 @@ class Samples:
     workers: int = 0
     one_feed: bool = False
     _seed: int | None = None
+    _counts: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -196,8 +197,34 @@ class Samples:
         if not all(isinstance(source, Path) for source in self._sources):
             rows = list(self.rows())
             return self.of_rows([rows[at] for at in generator.permutation(len(rows))])
-        order = [self._sources[at] for at in generator.permutation(len(self._sources))]
-        return replace(self, _sources=tuple(order), _seed=seed)
+        order = generator.permutation(len(self._sources))
+        return replace(self, _sources=tuple(self._sources[at] for at in order), _seed=seed, _counts=())
+
+    def shards(self, size: int) -> list[Samples]:
+        """The samples divided in their order: whole feeds, at least `size` samples in each but the last.
+
+        Those of files stay in their files, which are not divided; of shuffled files there is one shard.
+        """
+        size = -(-size // self.batch) * self.batch
+        if len(self._sources) == 1 and not isinstance(self._sources[0], Path) and self._seed is None:
+            arrays = self._sources[0]
+            cuts = range(0, self.count, size)
+            parts = [{name: array[at : at + size] for name, array in arrays.items()} for at in cuts]
+            counts = [min(size, self.count - at) for at in cuts]
+            return [
+                replace(self, count=count, _sources=(part,))
+                for count, part in zip(counts, parts, strict=True)
+            ]
+        if self._seed is not None or not self._counts:
+            return [self]
+        found, first, held = [], 0, 0
+        for at, count in enumerate(self._counts, 1):
+            held += count
+            if (held >= size and held % self.batch == 0) or at == len(self._counts):
+                own, known = self._sources[first:at], self._counts[first:at]
+                found.append(replace(self, count=held, _sources=own, _counts=known))
+                first, held = at, 0
+        return found
 
     def of_rows(self, rows: Sequence[Mapping[str, Array]]) -> Samples:
         """Some of the samples, by the name of their port."""
@@ -266,7 +293,8 @@ def load_samples(path: str | Path, ports: Sequence[Port], workers: int = 0) -> S
             raise SampleError(
                 f"{file}: its samples are whole inputs, those of {files[0]} are not, or vice versa"
             )
-    return Samples(tuple(ports), sum(count for count, _ in checked), checked[0][1], tuple(files), workers)
+    counts = tuple(count for count, _ in checked)
+    return Samples(tuple(ports), sum(counts), checked[0][1], tuple(files), workers, _counts=counts)
 
 
 def _announce(path: Path, files: Sequence[Path]) -> None:
