@@ -17,8 +17,8 @@ from tpuflow.lowering import lower
 from tpuflow.ptq import search
 from tpuflow.ptq.channel_splitting import multiplications
 from tpuflow.ptq.layers import linear_layers
+from tpuflow.ptq.plans import Plan, PlanModels
 from tpuflow.ptq.pooling_commutation import commute_pooling
-from tpuflow.ptq.search import Plan, _Sources
 
 
 def network(kind: str) -> FloatModel:
@@ -133,7 +133,7 @@ def test_a_search_leaves_averages_that_settings_are_for(where: dict[str, object]
     model = network("pool")
     config = Config.parse({"layers": [{**where, "dtype": "int16"}]})
     named = resolve_layers(config, model.model)
-    assert not _Sources(model, samples(model), 8, 8.0, named).averages
+    assert not PlanModels(model, samples(model), 8, 8.0, named).averages
     if "ids" in where:
         found = search(model, samples(model), config, growth=8.0)
         assert not any(entry.plan.commute_pooling for entry in found.candidates)
@@ -152,7 +152,7 @@ def test_a_search_with_a_file_of_statistics_keeps_values_and_names(tmp_path: Pat
 @pytest.mark.feature("GCA-13")
 def test_a_search_obeys_one_bound_of_multiplications(growth: float) -> None:
     model = network("pool")
-    sources = _Sources(model, samples(model), 8, growth, Config())
+    sources = PlanModels(model, samples(model), 8, growth, Config())
     most = growth * _total(model)
     for averaged in (False, True):
         plan = Plan(Config(), commute_pooling=averaged, split_channels=True)

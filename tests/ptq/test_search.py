@@ -141,8 +141,8 @@ def test_what_is_worse_than_the_default_on_samples_kept_apart_is_not_taken(
         Plan(Config.parse({"calibrate": {"strategy": each, "count_all": True}}))
         for each in ("mse", "pct[50]")
     ]
-    monkeypatch.setattr(module, "_steps", lambda *_: zip(("mse", "half"), plans, strict=True))
-    monkeypatch.setattr(module, "LOST_DB", 1e3)
+    monkeypatch.setattr(module, "_steps", lambda *_: [list(zip(("mse", "half"), plans, strict=True))])
+    monkeypatch.setattr("tpuflow.ptq.plans.LOST_DB", 1e3)
     monkeypatch.setattr(Fidelity, "beats", lambda *_: True)
     narrow = Config.parse({"calibrate": {"equalize": False}, "quantize": {"bias_correction": False}})
     told: list[str] = []

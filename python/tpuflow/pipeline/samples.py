@@ -14,6 +14,7 @@ from tpuflow.plugins import dataset_samples, is_dataset
 from tpuflow.ptq import CalibrationData
 
 if TYPE_CHECKING:
+    from tpuflow.executors import Executor
     from tpuflow.pipeline.request import Request
 
 __all__ = ["GENERATED", "calibration_data", "samples_of"]
@@ -22,8 +23,12 @@ GENERATED = 8
 """Samples made up where none are given."""
 
 
-def calibration_data(model: FloatModel, request: Request) -> CalibrationData:
+def calibration_data(
+    model: FloatModel, request: Request, executor: Executor | None = None
+) -> CalibrationData:
     """The calibration data of a request; samples are read when the first stage asks for them.
+
+    With an executor they are run there, in shards.
 
     Raises:
         FileError: Samples and saved ranges are both given.
@@ -39,6 +44,7 @@ def calibration_data(model: FloatModel, request: Request) -> CalibrationData:
         generated=words,
         ranges=request.saved,
         ranges_file=str(request.ranges),
+        executor=executor,
     )
 
 

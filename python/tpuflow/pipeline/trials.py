@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tpuflow.calibration import Ranges
     from tpuflow.config import Config
+    from tpuflow.executors import Executor
     from tpuflow.frontend import FloatModel
     from tpuflow.io.journal import Journal
     from tpuflow.partitioning.storage import AnyGraph
@@ -28,7 +29,13 @@ if TYPE_CHECKING:
 __all__ = ["measure_metrics", "metric_evaluators", "search_precisions", "trials"]
 
 
-def trials(model: FloatModel, request: Request, loss: str = "sqnr", journal: Journal | None = None) -> Trials:
+def trials(
+    model: FloatModel,
+    request: Request,
+    loss: str = "sqnr",
+    journal: Journal | None = None,
+    executor: Executor | None = None,
+) -> Trials:
     """The network of a request with layers of any precision, evaluated by what its configuration names.
 
     Args:
@@ -36,6 +43,7 @@ def trials(model: FloatModel, request: Request, loss: str = "sqnr", journal: Jou
         request: What it is calibrated and evaluated with.
         loss: How outputs are compared with float.
         journal: Where what is found of assignments is noted.
+        executor: Where trials run that do not depend on each other.
 
     Raises:
         TpuflowError: Samples, metric or plugins are wrong, or do not fit the model.
@@ -52,6 +60,7 @@ def trials(model: FloatModel, request: Request, loss: str = "sqnr", journal: Jou
     return Trials(
         model, request.config, ranges, evaluator,
         machine=request.machine, level=request.level, host=request.host, journal=journal,
+        executor=executor,
     )  # fmt: skip
 
 

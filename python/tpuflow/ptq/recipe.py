@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tpuflow.calibration import Statistics
+    from tpuflow.executors import Executor
     from tpuflow.lowering import Graph
     from tpuflow.partitioning.storage import AnyGraph
 
@@ -80,6 +81,7 @@ class CalibrationData:
         ranges: Saved ranges, taken as they are.
         ranges_file: Where they come from, for messages.
         statistics: What was counted of this very network with these samples, to be chosen by once more.
+        executor: Where samples are calibrated with, in shards; here and all together without one.
     """
 
     def __init__(
@@ -90,7 +92,9 @@ class CalibrationData:
         ranges: Ranges | None = None,
         ranges_file: str = "saved ranges",
         statistics: Statistics | None = None,
+        executor: Executor | None = None,
     ) -> None:
+        self.executor = executor
         self._read = samples
         self.generated = generated
         self.ranges = ranges
@@ -203,7 +207,7 @@ def _calibrate(state: CalibratedModel, job: _Job) -> CalibratedModel:
     if alone:
         listener.remark(f"ranges come from the statistics in {file}; no sample is read for them")
     samples: Samples | dict[str, Any] = {} if alone else data.samples
-    ranges = find_ranges(state.network, samples, config, listener.step, listener.counted)
+    ranges = find_ranges(state.network, samples, config, listener.step, listener.counted, data.executor)
     return replace(state, ranges=job.set_inputs(ranges, state.model))
 
 

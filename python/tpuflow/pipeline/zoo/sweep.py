@@ -11,21 +11,22 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from tpuflow.config import QuantizeConfig
+from tpuflow.executors import InProcess
 from tpuflow.io.files import write_json
 from tpuflow.io.journal import package_digest
 from tpuflow.pipeline.zoo.networks import MODELS
 from tpuflow.pipeline.zoo.stages import FLOAT
 
 if TYPE_CHECKING:
+    from tpuflow.executors import Executor
+    from tpuflow.executors import Task as ExecutorTask
     from tpuflow.pipeline.zoo.networks import Network
 
 __all__ = ["DTYPES", "Record", "Settings", "sweep"]
@@ -68,50 +69,12 @@ class _Task:
         return work / "records" / f"{self.network.name}.{self.part}.json"
 
 
-class _Processes:
-    """The processes at work, to be ended together."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._processes: set[subprocess.Popen[bytes]] = set()
-        self.stopped = False
-
-    @contextmanager
-    def process(self, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-        """A worker, out of reach of the interrupts of a terminal, which are for this process to handle."""
-        with log.open("wb") as output, self._lock:
-            if self.stopped:
-                raise KeyboardInterrupt
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tpuflow.pipeline.zoo.worker"],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            self._processes.add(process)
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
-            with self._lock:
-                self._processes.discard(process)
-
-    def stop(self) -> None:
-        """Ends all processes and lets none begin."""
-        with self._lock:
-            self.stopped = True
-            for process in self._processes:
-                process.kill()
-
-
 def sweep(
     wanted: Sequence[Network],
     work: Path,
     settings: Settings,
     *,
-    jobs: int = 1,
+    executor: Executor | None = None,
     limit_seconds: float = 3600,
     other_versions: bool = False,
     progress: Callable[[int, int], None] | None = None,
@@ -120,60 +83,85 @@ def sweep(
 
     Args:
         wanted: The networks.
-        work: Folder of records and of what stages leave for others.
+        work: Folder of records and of what stages leave for others; on a cluster, one that all nodes have.
         settings: What is measured.
-        jobs: Networks at a time.
+        executor: Where parts are waited for, each of which is a process of its own; here without one.
         limit_seconds: How long a part may take; it is ended then.
         other_versions: Take finished records that another version of the package made.
         progress: Told after every part.
 
     Returns:
         Records by network and part.
+
+    Raises:
+        ExecutorError: A process that waited for a part was lost.
     """
     for folder in ("records", "logs", "ranges", "held_out"):
         (work / folder).mkdir(parents=True, exist_ok=True)
-    parts = (FLOAT, *settings.dtypes)
-    lock, done, total = threading.Lock(), 0, len(wanted) * len(parts)
-    records: dict[str, dict[str, Record]] = {network.name: {} for network in wanted}
-    running = _Processes()
+    run = _Sweep(work.resolve(), settings, executor or InProcess(), limit_seconds, other_versions)
+    return run.all(sorted(wanted, key=lambda network: _bytes(network, work)), progress)
 
-    def step() -> None:
-        nonlocal done
-        with lock:
-            done += 1
+
+@dataclass
+class _Sweep:
+    """Parts that are done and those under way; the float part of a network comes before its others."""
+
+    work: Path
+    settings: Settings
+    executor: Executor
+    limit_seconds: float
+    other_versions: bool
+    records: dict[str, dict[str, Record]] = field(default_factory=dict)
+    waiting: dict[ExecutorTask[Record], _Task] = field(default_factory=dict)
+    done: int = 0
+
+    def all(
+        self, wanted: Sequence[Network], progress: Callable[[int, int], None] | None
+    ) -> dict[str, dict[str, Record]]:
+        """Records of all networks; `progress` is told after every part."""
+        self.records = {network.name: {} for network in wanted}
+        total = len(wanted) * (1 + len(self.settings.dtypes))
+        for network in wanted:
+            self._begin(_Task(network, FLOAT, self._head(network, FLOAT)))
+        while True:
             if progress is not None:
-                progress(done, total)
+                progress(self.done, total)
+            ended = next(self.executor.as_completed(), None)
+            if ended is None:
+                parts = (FLOAT, *self.settings.dtypes)
+                return {
+                    name: {part: own[part] for part in parts if part in own}
+                    for name, own in self.records.items()
+                }
+            self._end(self.waiting.pop(ended), ended.result())
 
-    def run(network: Network) -> None:
-        digest = network.digest()
-        for part in parts:
-            head = {
-                "format": FORMAT,
-                "network": network.name,
-                "part": part,
-                "digest": digest,
-                "version": package_digest(),
-                "settings": json.loads(json.dumps(asdict(settings))),
-            }
-            task = _Task(network, part, head)
-            record = _reusable_record(task, work, other_versions=other_versions)
-            if record is None:
-                record = _measure(task, work, limit_seconds, running)
-            if record is not None:
-                records[network.name][part] = record
-            step()
-            if part == FLOAT and not _complete(record):
-                for _ in settings.dtypes:
-                    step()
-                return
+    def _head(self, network: Network, part: str) -> Record:
+        return {
+            "format": FORMAT,
+            "network": network.name,
+            "part": part,
+            "digest": network.digest(),
+            "version": package_digest(),
+            "settings": json.loads(json.dumps(asdict(self.settings))),
+        }
 
-    with ThreadPoolExecutor(jobs) as pool:
-        try:
-            list(pool.map(run, sorted(wanted, key=lambda network: _bytes(network, work))))
-        except BaseException:
-            running.stop()
-            raise
-    return records
+    def _begin(self, task: _Task) -> None:
+        record = _reusable_record(task, self.work, other_versions=self.other_versions)
+        if record is not None:
+            self._end(task, record)
+        else:
+            self.waiting[self.executor.submit(_measure, task, self.work, self.limit_seconds)] = task
+
+    def _end(self, task: _Task, record: Record) -> None:
+        self.records[task.network.name][task.part] = record
+        self.done += 1
+        if task.part != FLOAT:
+            return
+        if not _complete(record):
+            self.done += len(self.settings.dtypes)
+            return
+        for dtype in self.settings.dtypes:
+            self._begin(_Task(task.network, dtype, task.head | {"part": dtype}))
 
 
 def _bytes(network: Network, work: Path) -> int:
@@ -198,7 +186,7 @@ def _reusable_record(task: _Task, work: Path, *, other_versions: bool) -> Record
     return record if fits else None
 
 
-def _measure(task: _Task, work: Path, limit_seconds: float, running: _Processes) -> Record:
+def _measure(task: _Task, work: Path, limit_seconds: float) -> Record:
     """Runs a part in a process of its own and completes its record if the process did not."""
     path = task.record(work)
     path.unlink(missing_ok=True)
@@ -211,14 +199,12 @@ def _measure(task: _Task, work: Path, limit_seconds: float, running: _Processes)
         "head": task.head,
     }
     log = work / "logs" / f"{task.network.name}.{task.part}.txt"
-    with running.process(log) as process:
+    with _process(log) as process:
         try:
             process.communicate(json.dumps(request).encode(), timeout=limit_seconds)
             ended = "" if process.returncode == 0 else _cause(process.returncode, log)
         except subprocess.TimeoutExpired:
             ended = f"took longer than {limit_seconds:g} s"
-    if running.stopped:
-        raise KeyboardInterrupt
     try:
         record: Record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -227,6 +213,24 @@ def _measure(task: _Task, work: Path, limit_seconds: float, running: _Processes)
         _close(record, ended)
         write_json(path, record)
     return record
+
+
+@contextmanager
+def _process(log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker, out of reach of the interrupts of a terminal, which are for this process to handle."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "tpuflow.pipeline.zoo.worker"],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _close(record: Record, ended: str) -> None:

@@ -161,14 +161,15 @@ def _spent(cost: Cost, kind: str) -> int:
 
 def _rows(trials: Trials, widths: Sequence[str], limits: Limits, base: Cost, loss: float) -> list[Row]:
     rows = []
-    for layer in trials.layers:
-        for width in widths:
-            own = {layer.name: width}
-            if not trials.can(layer, width) or not limits.go_on():
-                continue
-            found = trials.loss(own)
-            value = trials.value(own) if trials.evaluator.name else math.nan
-            rows.append(Row(layer, width, found, loss - found, value, trials.cost(own) - base))
+    for layer, width in trials.in_waves((layer, width) for layer in trials.layers for width in widths):
+        if not trials.can(layer, width):
+            continue
+        if not limits.go_on():
+            break
+        own = {layer.name: width}
+        found = trials.loss(own)
+        value = trials.value(own) if trials.evaluator.name else math.nan
+        rows.append(Row(layer, width, found, loss - found, value, trials.cost(own) - base))
     return rows
 
 

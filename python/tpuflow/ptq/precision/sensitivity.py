@@ -46,9 +46,11 @@ def sensitivity(trials: Trials, precision: str, limits: Limits | None = None) ->
     base, cost = trials.loss({}), trials.cost({})
     scored = trials.evaluator.name != ""
     rows = []
-    for layer in trials.layers:
-        if not trials.can(layer, precision) or not limits.go_on():
+    for layer, _ in trials.in_waves((layer, precision) for layer in trials.layers):
+        if not trials.can(layer, precision):
             continue
+        if not limits.go_on():
+            break
         own = {layer.name: precision}
         loss = trials.loss(own)
         value = trials.value(own) if scored else float("nan")

@@ -6,7 +6,8 @@ An assignment says which layers differ from the configuration, and how:
 
 A layer is known by the name settings by layer have for it: the last node it computes, or a network's input.
 Ranges of a tensor follow from the precision it has, as they do where a whole configuration is calibrated;
-both kinds are found once, so that a trial is a lowering and a run.
+both kinds are found once, so that a trial is a lowering and a run. Trials that do not depend on each other
+run in an executor, a wave at a time (`Trials.in_waves`).
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.config import FLOATS, Config, LayerConfig, layer_names
 from tpuflow.errors import TpuflowError
 from tpuflow.execution.simulation import simulate
+from tpuflow.executors import run_all
 from tpuflow.lowering import lower
 from tpuflow.partitioning import Partitioned, device_networks, partition
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from os import PathLike
 
     from tpuflow.compiler.machine import Machine
     from tpuflow.evaluation.fidelity import Evaluator, Outputs
+    from tpuflow.executors import Executor, Shared
     from tpuflow.frontend import FloatModel
     from tpuflow.io.journal import Journal
     from tpuflow.partitioning.storage import AnyGraph
@@ -58,11 +62,17 @@ MOVES = frozenset(
 )
 """Layers that round nothing themselves: more bits would not help them."""
 
+CAN = "can have"
+"""What a journal calls the question whether a layer can have a precision on its own."""
+
 LINEAR = frozenset({"conv", "mat_mul"})
 """Layers whose second operand may be weights."""
 
 KEPT = 64
 """Outputs kept of so many assignments."""
+
+WAVE = 32
+"""Trials begun together in an executor, however many processes there are; limits are checked in between."""
 
 
 class PrecisionError(TpuflowError):
@@ -124,6 +134,7 @@ class Trials:
         level: Of the schedule.
         host: Let the host compute what the machine cannot.
         journal: Holds losses, metrics and costs by assignment; those it knows are not found anew.
+        executor: Where waves of trials run; here, one after the other, without one.
 
     Attributes:
         layers: What assignments may name: inputs, then layers in the order of computation.
@@ -140,14 +151,18 @@ class Trials:
         level: int = 1,
         host: bool = True,
         journal: Journal | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self._parts = partition(model) if host else model
         self._model = model
         self._base = config
-        self._calibrated = calibrated
+        self._calibrated: Callable[[Config], Ranges] | None = calibrated
         self._evaluator = evaluator
         self._machine, self._level = machine, level
         self._journal = journal
+        self._executor = executor
+        self._shared: Shared[Trials] | None = None
+        self._answers: dict[str, Any] = {}
         self._ranges: dict[str, Ranges] = {}
         self._outputs: dict[frozenset[tuple[str, str]], Outputs] = {}
         self._makers = {
@@ -159,6 +174,78 @@ class Trials:
         graph = self.graph({})
         self.layers = tuple(self._layers_of(graph))
         self._hosted = _host_nodes(graph)
+
+    def __getstate__(self) -> dict[str, object]:
+        # Other processes are sent all ranges there are, and no outputs.
+        here = dict.fromkeys(("_calibrated", "_shared", "_journal", "_executor", "_last"))
+        return self.__dict__ | here | {"_outputs": {}}
+
+    def in_waves(self, alone: Iterable[tuple[Layer, str]]) -> Iterator[tuple[Layer, str]]:
+        """Layers, each with a precision it is tried at alone, in order.
+
+        With an executor all is known of a layer when it is handed out: a wave of them has been run. Without
+        one nothing is.
+        """
+        asked = list(alone)
+        for first in range(0, len(asked), WAVE):
+            wave = asked[first : first + WAVE]
+            if self._executor is not None:
+                unknown = [own for layer, each in wave if not self._knows(own := {layer.name: each})]
+                shared = self._share(self._executor, {precision for _, precision in asked})
+                self._run_wave(unknown, shared, self._executor)
+            yield from wave
+
+    def _share(self, executor: Executor, precisions: Collection[str]) -> Shared[Trials]:
+        """These trials for other processes, with all ranges that the precisions need."""
+        known = set(self._ranges)
+        for precision in precisions:
+            if PRECISIONS[precision]["dtype"] not in FLOATS:
+                self._kind(precision)
+        if self._shared is None or known != set(self._ranges):
+            self._shared = executor.share(self)
+        return self._shared
+
+    def _run_wave(self, wave: Sequence[Assignment], shared: Shared[Trials], executor: Executor) -> None:
+        def note(at: int, answers: Mapping[str, tuple[Any, float]]) -> None:
+            for question, (answer, seconds) in answers.items():
+                self._note(_key(question, wave[at]), answer, seconds)
+
+        run_all(executor, _answers_of, [(shared, each) for each in wave], note)
+
+    def _knows(self, assignment: Assignment) -> bool:
+        """Whether the journal, or an earlier wave, tells all of an assignment."""
+        keys = [_key(question, assignment) for question in (CAN, "loss", "costs")]
+        known = [self._find(key) for key in keys]
+        return known[0] is False or None not in known
+
+    def _find(self, key: str) -> Any:
+        found = self._answers.get(key)
+        return found if found is not None or self._journal is None else self._journal.find(key)
+
+    def _note(self, key: str, answer: Any, seconds: float) -> None:
+        self._answers[key] = answer
+        if self._journal is not None:
+            self._journal.note(key, answer, seconds=seconds)
+
+    def answers(self, assignment: Assignment) -> dict[str, tuple[Any, float]]:
+        """All that a wave asks of one layer's precision, with the seconds it took."""
+        ((name, precision),) = assignment.items()
+        layer = next(each for each in self.layers if each.name == name)
+        asked: dict[str, Callable[[], Any]] = {CAN: lambda: self._can(layer, precision, host=False)}
+        if not layer.allows(precision):
+            return {CAN: (False, 0.0)}
+        asked["loss"] = lambda: self.evaluator.loss(self.outputs(assignment))
+        if self.evaluator.name:
+            asked["metric"] = lambda: self.evaluator.value(self.outputs(assignment))
+        asked["costs"] = lambda: self._cost(assignment)
+        found: dict[str, tuple[Any, float]] = {}
+        for question, answer in asked.items():
+            start = time.perf_counter()
+            found[question] = answer(), time.perf_counter() - start
+            if question == CAN and not found[CAN][0]:
+                break
+        self._outputs.clear()
+        return found
 
     @property
     def evaluator(self) -> Evaluator:
@@ -226,12 +313,12 @@ class Trials:
         """Whether a layer can have a precision on its own, on the machine or, with `host`, there."""
         if not layer.allows(precision):
             return False
-        question = "can have, with the host" if host else "can have"
+        question = f"{CAN}, with the host" if host else CAN
         return bool(
-            self._from_journal(question, {layer.name: precision}, lambda: self._can(layer, precision, host))
+            self._answer(question, {layer.name: precision}, lambda: self._can(layer, precision, host=host))
         )
 
-    def _can(self, layer: Layer, precision: str, host: bool) -> bool:  # noqa: FBT001 - passed on
+    def _can(self, layer: Layer, precision: str, *, host: bool) -> bool:
         try:
             moved = _host_nodes(self.graph({layer.name: precision})) - self._hosted
         except TpuflowError:
@@ -239,16 +326,14 @@ class Trials:
         # Views beside it may go with it.
         return not moved or (host and not moved.isdisjoint(layer.nodes))
 
-    def _from_journal(self, question: str, assignment: Assignment, answer: Callable[[], Any]) -> Any:
-        """An answer that depends on the assignment alone, from the journal if it is there."""
-        if self._journal is None:
-            return answer()
-        key = f"{question} {json.dumps(sorted(assignment.items()))}"
-        found = self._journal.find(key)
+    def _answer(self, question: str, assignment: Assignment, answer: Callable[[], Any]) -> Any:
+        """An answer that depends on the assignment alone, from a wave or the journal if it is there."""
+        key = _key(question, assignment)
+        found = self._find(key)
         if found is None:
             start = time.perf_counter()
             found = answer()
-            self._journal.note(key, found, seconds=time.perf_counter() - start)
+            self._note(key, found, time.perf_counter() - start)
         return found
 
     def outputs(self, assignment: Assignment) -> Outputs:
@@ -264,20 +349,18 @@ class Trials:
     def value(self, assignment: Assignment) -> float:
         """The metric under an assignment."""
         return float(
-            self._from_journal("metric", assignment, lambda: self.evaluator.value(self.outputs(assignment)))
+            self._answer("metric", assignment, lambda: self.evaluator.value(self.outputs(assignment)))
         )
 
     def loss(self, assignment: Assignment) -> float:
         """How far the outputs under an assignment are from float."""
-        return float(
-            self._from_journal("loss", assignment, lambda: self.evaluator.loss(self.outputs(assignment)))
-        )
+        return float(self._answer("loss", assignment, lambda: self.evaluator.loss(self.outputs(assignment))))
 
     def cost(self, assignment: Assignment) -> Cost:
         """Cycles of the program of an assignment, as simulated, and bytes of its constants."""
         key = frozenset(assignment.items())
         if key not in self._costs:
-            self._costs[key] = Cost(*self._from_journal("costs", assignment, lambda: self._cost(assignment)))
+            self._costs[key] = Cost(*self._answer("costs", assignment, lambda: self._cost(assignment)))
         return self._costs[key]
 
     def _cost(self, assignment: Assignment) -> tuple[int, int, int]:
@@ -295,6 +378,7 @@ class Trials:
         """Ranges where every layer has one precision, or the configured one for an empty word."""
         if precision not in self._ranges:
             every = {layer.name: precision for layer in self.layers if layer.allows(precision)}
+            assert self._calibrated is not None, "other processes are sent the ranges of every wave"
             self._ranges[precision] = self._calibrated(self.config(every) if precision else self._base)
         return self._ranges[precision]
 
@@ -318,6 +402,14 @@ class Trials:
                     names[-1], Layer(names[-1], numbers[names[-1]], layer.op, linear, tuple(names))
                 )
         return sorted(found.values(), key=lambda layer: layer.number)
+
+
+def _answers_of(shared: Shared[Trials], assignment: Assignment) -> dict[str, tuple[Any, float]]:
+    return shared.value.answers(assignment)
+
+
+def _key(question: str, assignment: Assignment) -> str:
+    return f"{question} {json.dumps(sorted(assignment.items()))}"
 
 
 def _bytes(graph: AnyGraph, assignment: Assignment) -> int:
