@@ -15,11 +15,22 @@ import numpy as np
 import onnx
 import pytest
 
-from cli.conftest import tiny
-from executor_work import content, die, die_once, odd_error, square, unsendable, wait_for_ever
+from cli.conftest import run_command, tiny
+from cli.test_workers import commands, write_inputs
+from executor_work import (
+    content,
+    die,
+    die_once,
+    die_once_at,
+    odd_error,
+    shared_item,
+    square,
+    unsendable,
+    wait_for_ever,
+)
 from models.builder import samples
 from tpuflow.errors import ModelError
-from tpuflow.executors import ExecutorError, InProcess
+from tpuflow.executors import ExecutorError, InProcess, run_all
 from tpuflow.explore import Settings, Space, explore
 from tpuflow.io.journal import Journal
 from tpuflow.pipeline.exploration import workloads
@@ -62,6 +73,24 @@ def test_results_failures_and_kills_stay_with_their_task(cluster: Any, tmp_path:
         with pytest.raises(ExecutorError, match="OddError: one, two"):
             strange.result()
         assert odd.state in {"done", "failed"}  # Ray sends functions that pickle does not
+
+
+def test_shared_values_and_results_in_order(cluster: Any, tmp_path: Path) -> None:
+    with RayCluster(cluster.address, 2) as executor:
+        shared = executor.share([5, 6, 7])
+        assert run_all(executor, shared_item, [(shared, at) for at in (2, 0, 1)]) == [7, 5, 6]
+        assert run_all(executor, die_once_at, [(tmp_path / "mark", at) for at in range(4)]) == [0, 1, 5, 3]
+
+
+@pytest.mark.parametrize("name", ["calibrate", "evaluate", "sensitivity", "search"])
+def test_commands_write_the_same_on_a_cluster(name: str, cluster: Any, tmp_path: Path) -> None:
+    words = commands(write_inputs(tmp_path))[name]
+    suffix = ".tpuq" if name == "search" else ".json"
+    here, there = tmp_path / f"here{suffix}", tmp_path / f"there{suffix}"
+    assert run_command(*words, here).status == 0
+    made = run_command(*words, there, "--ray", cluster.address, "--workers", "2")
+    assert made.status == 0, made.err
+    assert here.read_bytes() == there.read_bytes()
 
 
 def test_files_are_shipped_and_pending_work_is_canceled(cluster: Any, tmp_path: Path) -> None:

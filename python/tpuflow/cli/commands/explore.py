@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -95,13 +94,8 @@ def explore(
         ),
     ] = None,
     config: options.ConfigFile = None,
-    workers: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Processes; the result is the same for any number.")
-    ] = 1,
-    ray: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS|local", help="Run on a Ray cluster instead: tpuflow[ray]."),
-    ] = None,
+    workers: options.Workers = 1,
+    ray: options.Ray = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the number of points and an upper estimate of the time.")
     ] = False,
@@ -140,7 +134,7 @@ def explore(
         if journal.resumed:
             note(f"{output}: resuming after {journal.resumed:,} finished steps")
         try:
-            with _executor(workers, ray) as executor:  # a cluster that does not answer is told first
+            with options.executor(workers, ray) as executor:  # a cluster that does not answer is told first
                 networks = workloads(settings, graphs, calib, quantized, note)
                 results = _run(settings, networks, executor, journal)
         except BaseException:
@@ -169,18 +163,6 @@ def _run(settings: Settings, networks: list[Workload], executor: Executor, journ
             task(done, total)
 
         return explored(settings, networks, executor, journal, on_progress)
-
-
-def _executor(workers: int, ray: str | None) -> Executor:
-    if ray is not None:
-        from tpuflow.ray_cluster import RayCluster
-
-        return RayCluster(ray, workers)
-    from tpuflow.executors import InProcess, LocalProcesses
-
-    if workers > 1:  # programs are the same for any number of threads
-        os.environ.setdefault("RAYON_NUM_THREADS", "1")
-    return InProcess() if workers == 1 else LocalProcesses(workers)
 
 
 def _page_writer(results: Results) -> Callable[[Path], None]:

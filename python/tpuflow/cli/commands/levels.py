@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,8 @@ from tpuflow.cli.commands.progress import progress
 
 if TYPE_CHECKING:
     from tpuflow.evaluation.scores import Evaluation
+    from tpuflow.execution.levels import Level
+    from tpuflow.io.samples import Samples
 
 __all__ = ["evaluate", "run"]
 
@@ -102,12 +104,15 @@ def evaluate(
     input_shape: options.InputShapes = None,
     batch: options.Batch = None,
     plugins: options.Plugins = None,
+    workers: options.Workers = 1,
+    ray: options.Ray = None,
     json: options.JsonFile = None,
 ) -> None:
     """Score a network on labelled data, compared with float."""
     from tpuflow.errors import ShortfallError
     from tpuflow.evaluation.scores import evaluate_level
-    from tpuflow.execution.levels import open_level
+    from tpuflow.execution.levels import open_level, run_samples
+    from tpuflow.execution.shards import Sharded
     from tpuflow.frontend import is_model_file
     from tpuflow.plugins import dataset_samples, is_dataset, load_plugins, plugin_metrics
 
@@ -124,7 +129,16 @@ def evaluate(
     named = is_dataset(str(data)) and not data.exists()
     given = dataset_samples(loaded, str(data), level.ports) if named else data
     original = None if reference is None else open_level(reference, *opened)
-    with progress("evaluate") as advance:
+    files = {id(level): file, id(original): reference}
+    with options.executor(workers, ray) as executor, progress("evaluate") as advance:
+
+        def run(opened: Level, samples: Samples, **told: Any) -> dict[str, Any]:
+            if executor.runs_here:
+                return run_samples(opened, samples, **told)
+            path = files[id(opened)]
+            assert path is not None, "what is run was opened from a file"
+            return Sharded.of(opened, path, executor)(samples, **told)
+
         found = evaluate_level(
             level,
             given,
@@ -133,6 +147,7 @@ def evaluate(
             outputs=options.names(output),
             plugins=plugin_metrics(loaded),
             progress=advance,
+            run=run,
         )
     if json is not None:
         metrics = [each.to_json() for each in found]

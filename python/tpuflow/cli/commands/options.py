@@ -13,6 +13,7 @@ from tpuflow.errors import TpuflowError
 
 if TYPE_CHECKING:
     from tpuflow.config import Config
+    from tpuflow.executors import Executor
 
 __all__ = [
     "Batch",
@@ -34,8 +35,11 @@ __all__ = [
     "Plugins",
     "QConfig",
     "RangesFile",
+    "Ray",
     "SeedOption",
+    "Workers",
     "configuration",
+    "executor",
     "names",
     "opening",
     "positive",
@@ -152,6 +156,12 @@ RangesFile = Annotated[
     typer.Option(
         "--ranges", metavar="FILE.json", help="Ranges saved by `calibrate`.", callback=paths.readable
     ),
+]
+Workers = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Processes; the result is the same for any number.")
+]
+Ray = Annotated[
+    str | None, typer.Option(metavar="ADDRESS|local", help="Run on a Ray cluster instead: tpuflow[ray].")
 ]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, metavar="N", help="Random seed.")]
 
@@ -278,3 +288,18 @@ def size(option: str, text: str) -> int:
     if not digits.isascii() or not digits.isdigit() or int(digits[:20]) << factor >= 1 << 63:
         raise OptionError(f"{option} {text}: expected a number of bytes, or one with K, M, G or T behind it")
     return int(digits) << factor
+
+
+def executor(workers: int, ray: str | None) -> Executor:
+    """Where independent work of a command runs: here, in processes of this computer, or on a cluster.
+
+    Raises:
+        ExecutorError: Ray is not installed.
+    """
+    if ray is not None:
+        from tpuflow.ray_cluster import RayCluster
+
+        return RayCluster(ray, workers)
+    from tpuflow.executors import InProcess, LocalProcesses
+
+    return InProcess() if workers == 1 else LocalProcesses(workers)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tpuflow.config import Config
     from tpuflow.evaluation.fidelity import Evaluator
+    from tpuflow.executors import Executor
     from tpuflow.frontend import FloatModel
     from tpuflow.io.journal import Journal
     from tpuflow.ptq.precision import Limits, Row, Trials
@@ -84,6 +85,8 @@ def sensitivity(
     host: options.Host = True,
     time_limit: Seconds = None,
     steps: Steps = None,
+    workers: options.Workers = 1,
+    ray: options.Ray = None,
     json: options.JsonFile = None,
 ) -> None:
     """Rank layers by the effect of another precision."""
@@ -92,14 +95,16 @@ def sensitivity(
 
     if to not in PRECISIONS:
         raise PrecisionError(f'--to "{to}": choose of {", ".join(PRECISIONS)}')
-    trials = _open_model(
-        model,
-        options.configuration(config, dtype),
-        options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
-        _Measure(calib, ranges, data, metric, loss, machine, int(level.value), host, plugins),
-    ).trials
-    with _trial_limits(steps, time_limit, len(trials.layers)) as limits:
-        rows = ranked(trials, to, limits)
+    with options.executor(workers, ray) as executor:
+        trials = _open_model(
+            model,
+            options.configuration(config, dtype),
+            options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset),
+            _Measure(calib, ranges, data, metric, loss, machine, int(level.value), host, plugins),
+            executor=executor,
+        ).trials
+        with _trial_limits(steps, time_limit, len(trials.layers)) as limits:
+            rows = ranked(trials, to, limits)
     _show_rows(trials, rows)
     if limits.cut:
         say("stopped early: layers not listed were not tried")
@@ -154,6 +159,8 @@ def mixed(
     host: options.Host = True,
     time_limit: Seconds = None,
     steps: Steps = None,
+    workers: options.Workers = 1,
+    ray: options.Ray = None,
     json: options.JsonFile = None,
 ) -> None:
     """Choose a precision for every layer within a budget.
@@ -175,13 +182,14 @@ def mixed(
     opening = options.opening(input_shape, batch, cut_inputs, cut_outputs, cut_preset)
     told = f"{opening}, metric {metric}, loss {loss}, level {level.value}, host {host}"
     inputs = _inputs(model, calib, ranges, data, settings, machine, plugins) | {"options": told}
-    with resumable(output, "mixed", inputs) as journal:
+    with resumable(output, "mixed", inputs) as journal, options.executor(workers, ray) as executor:
         opened = _open_model(
             model,
             settings,
             opening,
             _Measure(calib, ranges, data, metric, loss, machine, int(level.value), host, plugins),
             journal,
+            executor,
         )
         trials = opened.trials
         with _trial_limits(steps, time_limit, len(trials.layers) * len(words)) as limits:
@@ -361,7 +369,12 @@ class _Measure(NamedTuple):
 
 
 def _open_model(
-    model: Path, settings: Config, opening: options.Opening, by: _Measure, journal: Journal | None = None
+    model: Path,
+    settings: Config,
+    opening: options.Opening,
+    by: _Measure,
+    journal: Journal | None = None,
+    executor: Executor | None = None,
 ) -> _OpenedModel:
     """The trials of a model, its data read and its metric known before anything is calibrated.
 
@@ -389,7 +402,8 @@ def _open_model(
         model, by.level, by.machine, by.calib, found, ranges=by.ranges, config=settings, host=by.host
     )
     loaded = load(model, **opening, **settings.loading, host=by.host)
-    return _OpenedModel(trials(loaded, request, by.loss, journal), loaded, by.machine)
+    several = None if executor is None or executor.runs_here else executor
+    return _OpenedModel(trials(loaded, request, by.loss, journal, several), loaded, by.machine)
 
 
 @contextmanager

@@ -47,6 +47,8 @@ def search(
         float,
         typer.Option(min=1, help="Allowed growth of multiplications; 1: none."),
     ] = 2.0,
+    workers: options.Workers = 1,
+    ray: options.Ray = None,
     report: options.JsonFile = None,
 ) -> None:
     """Try quantisation methods; keep the most accurate.
@@ -77,8 +79,9 @@ def search(
         "options": f"batch {batch}, input shapes {input_shape}, host {host}, growth {growth}, validated",
     }
     with resumable(output, "search", inputs) as journal:
-        with progress("search"):
-            found = best(float_model, samples, settings, say, growth, journal)
+        with options.executor(workers, ray) as executor, progress("search"):
+            several = None if executor.runs_here else executor
+            found = best(float_model, samples, settings, say, growth, journal, several)
         with publication() as files:
             found.graph.save(files.stage(output))
         write_figures(

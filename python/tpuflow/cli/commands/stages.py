@@ -74,6 +74,8 @@ def calibrate(
     debug_sample_number: Annotated[
         int, typer.Option(min=0, metavar="N", help="Number of samples for --save-dir output; 0: all.")
     ] = 0,
+    workers: options.Workers = 1,
+    ray: options.Ray = None,
     json: options.JsonFile = None,
 ) -> None:
     """Save the range of every tensor over samples."""
@@ -101,8 +103,8 @@ def calibrate(
     if settings.calibrate.chain:
         say("global_calibration is left out: it changes weights, which ranges cannot hold (quantize --calib)")
     counted: list[Statistics] = []
-    data = calibration_data(float_model, request)
-    with progress("calibrate") as advance:
+    with options.executor(workers, ray) as executor, progress("calibrate") as advance:
+        data = calibration_data(float_model, request, None if executor.runs_here else executor)
         listener = Listener(
             step=advance,
             part=advance.begin,

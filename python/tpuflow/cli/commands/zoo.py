@@ -39,7 +39,13 @@ def zoo(
     dtypes: Annotated[
         str | None, typer.Option("--dtypes", metavar="A,B", help="Only these element types.")
     ] = None,
-    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, metavar="N", help="Networks in parallel.")] = 1,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            "-j", "--jobs", "--workers", min=1, metavar="N", help="Processes; the records are the same."
+        ),
+    ] = 1,
+    ray: options.Ray = None,
     limit: Annotated[
         float, typer.Option(min=1, metavar="SECONDS", help="Time limit per network and type.")
     ] = 3600,
@@ -86,12 +92,12 @@ def zoo(
     if quick:
         settings = Settings(samples=2, machine=machine, dtypes=settings.dtypes)
         wanted = [network for network in wanted if network.file.stat().st_size <= QUICK_BYTES]
-    with progress("zoo") as advance:
+    with options.executor(jobs, ray) as executor, progress("zoo") as advance:
         records = sweep(
             wanted,
             work or Path(f"{folder.resolve().name}.zoo"),
             settings,
-            jobs=jobs,
+            executor=executor,
             limit_seconds=limit,
             other_versions=resume,
             progress=advance,
