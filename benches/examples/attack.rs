@@ -7,7 +7,8 @@
 //! `--mutants` is the number of all programs together (default: all there are), `--per-class` how many a class has in a
 //! program that offers as many (default 500). `--program` and `--class` take what has the text in its name. `--only I` shows
 //! mutant I of one program. `--out` appends results to a file, one line for every thousand mutants; what stands there already
-//! is not run again, so a run that was stopped goes on. `--list` prints programs and numbers of mutants and runs nothing.
+//! is not run again, so a run that was stopped goes on. `--list` prints the numbers of mutants by program and by class and runs
+//! nothing.
 //! The exit status is 1 where anything was found.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "what it is for")]
@@ -89,7 +90,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let taken = |subject: &&Subject| asked.program.as_deref().is_none_or(|name| subject.name.contains(name));
     let subjects: Vec<&Subject> = SUBJECTS.iter().filter(taken).collect();
     let mut known = known(asked.out.as_deref())?;
-    let (mut lines, start) = (Vec::new(), Instant::now());
+    let (mut lines, mut classes, start) = (Vec::new(), BTreeMap::<String, usize>::new(), Instant::now());
     for subject in &subjects {
         let began = Instant::now();
         let campaign = Campaign::new(subject, asked.seed, asked.per_class, asked.class.as_deref())?;
@@ -103,9 +104,14 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         );
         if let Some(n) = asked.only {
             show(&campaign, n);
-        } else if !asked.list {
+        } else if asked.list {
+            campaign.mutants.iter().for_each(|mutant| *classes.entry(mutant.class.clone()).or_default() += 1);
+        } else {
             run(subject, &campaign, most, &asked, &mut known, &mut lines)?;
         }
+    }
+    for (class, mutants) in &classes {
+        println!("{class:60}{mutants:>10}");
     }
     if lines.is_empty() {
         return Ok(ExitCode::SUCCESS);

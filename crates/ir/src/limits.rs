@@ -61,6 +61,15 @@ impl Program {
     /// # Errors
     /// One line with the place, the field, its value and what it may be.
     pub fn check_limits(&self) -> Result<(), LimitError> {
+        self.check_header_limits()?;
+        self.check_instruction_limits()
+    }
+
+    /// [`Self::check_limits`] of everything but instructions and descriptors.
+    ///
+    /// # Errors
+    /// As [`Self::check_limits`].
+    pub fn check_header_limits(&self) -> Result<(), LimitError> {
         let word = self.machine.word();
         self.machine.validate().map_err(LimitError::Machine)?;
         at_most("the number of instructions", self.instructions.len() as u64, COUNT)?;
@@ -87,7 +96,15 @@ impl Program {
         for port in self.inputs.iter().chain(&self.outputs) {
             port.check_limits(word)?;
         }
-        self.check_states()?;
+        self.check_states()
+    }
+
+    /// [`Self::check_limits`] of instructions and descriptors, of a program whose header is within them.
+    ///
+    /// # Errors
+    /// As [`Self::check_limits`].
+    pub fn check_instruction_limits(&self) -> Result<(), LimitError> {
+        let word = self.machine.word();
         for (number, descriptor) in self.descriptors.iter().enumerate() {
             check_descriptor(descriptor).map_err(|error| error.at(Place::Descriptor(number)))?;
         }

@@ -13,6 +13,7 @@ use crate::completion::CompletionWalk;
 use crate::context::LayerTimes;
 use crate::counters::Counters;
 use crate::error::SimError;
+use crate::machine::refused;
 use crate::order::Order;
 use crate::queue::Queue;
 
@@ -48,12 +49,14 @@ pub(crate) fn time_depends_on_values(program: &Program) -> bool {
 }
 
 impl CheckedProgram {
-    /// Checks every instruction, derives the order they must keep, and that waits prove it: a program that keeps it only because
+    /// Checks every instruction of a program with a sound header, derives the order they must keep, and that waits prove it: a program that keeps it only because
     /// something happens to take long is refused.
     ///
     /// # Errors
-    /// [`SimError::Hazard`] with the first rule an instruction breaks.
+    /// [`SimError::Program`] with a number that cannot be computed with, [`SimError::Hazard`] with the first rule an
+    /// instruction breaks.
     pub(crate) fn new(program: &Program) -> Result<Self, SimError> {
+        program.check_instruction_limits().map_err(|reason| refused(program, reason))?;
         let (mut order, mut awaited) = (Order::default(), CompletionWalk::default());
         let next = |(position, i): (usize, &Instruction)| {
             let needs = order.push(i.unit, &check::accesses(program, position)?);

@@ -82,7 +82,7 @@ pub fn simulate_again(
     options: &Options,
     kept: &ProgramCache,
 ) -> Result<Run, SimError> {
-    check_program(program)?;
+    check_header(program).map_err(|reason| refused(program, reason))?;
     if options.values {
         check_memory(program)?;
     }
@@ -200,16 +200,21 @@ pub(crate) fn check_memory(program: &Program) -> Result<(), SimError> {
         .and_then(|()| memory::check("ewp_cache.banks * ewp_cache.words * cache.word_bytes", ewp_cache))
         .and_then(|()| memory::check(&format!("ddr_bytes {:?}", program.ddr_bytes), ddr))
         .and_then(|()| memory::check("ddr_bytes and the caches together", ddr + caches))
-        .map_err(|error| SimError::Program { name: program.name.clone(), reason: error.into() })
+        .map_err(|reason| refused(program, reason))
 }
 
 /// Sizes of memories, ports and layers.
 pub(crate) fn check_program(program: &Program) -> Result<(), SimError> {
-    check_sizes(program).map_err(|reason| SimError::Program { name: program.name.clone(), reason })
+    let instructions = || program.check_instruction_limits().map_err(ProgramError::from);
+    check_header(program).and_then(|()| instructions()).map_err(|reason| refused(program, reason))
 }
 
-fn check_sizes(program: &Program) -> Result<(), ProgramError> {
-    program.check_limits()?;
+pub(crate) fn refused(program: &Program, reason: impl Into<ProgramError>) -> SimError {
+    SimError::Program { name: program.name.clone(), reason: reason.into() }
+}
+
+fn check_header(program: &Program) -> Result<(), ProgramError> {
+    program.check_header_limits()?;
     let machine = &program.machine;
     if program.ddr_bytes.len() > machine.ddr_spaces() {
         let (spaces, available) = (program.ddr_bytes.len(), machine.ddr_spaces());

@@ -335,8 +335,8 @@ impl Stream {
 
     /// Makes the accesses of `cycle .. end`, cycles of one block, before the first of them that is refused; returns its cycle.
     fn access_freely(&mut self, cycle: u64, end: u64, banks: &mut Banks) -> u64 {
-        let (wants, asked) = (SmallVec::new(), SmallVec::new());
-        let mut window = Window { start: cycle, end, stood: self.stood, wants, asked };
+        let mut window =
+            Window { start: cycle, end, stood: self.stood, wants: SmallVec::new(), asked: SmallVec::new() };
         for (number, job) in self.jobs.iter().enumerate() {
             for (own, stream) in job.streams.iter().enumerate() {
                 stream.request_window((number, own), &mut window, banks);
