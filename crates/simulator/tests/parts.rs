@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::common::wild::wild;
 use crate::common::{Net, Random, random, residual, tiny, window};
-use crate::trial::inputs;
+use crate::trial::{STEPS, inputs};
 use tpuflow_ir::{BinaryKind, Graph, LayerId, Machine, Op, Parts, Program, TensorId, Tiling};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::parameters::{GroupSearch, Parameters};
@@ -47,7 +47,7 @@ fn runs(graph: &Graph, machine: &Machine, options: &ScheduleOptions, seed: u64) 
 }
 
 fn level(level: u8, tiling: Request) -> ScheduleOptions {
-    ScheduleOptions { level, tiling, ..ScheduleOptions::default() }
+    ScheduleOptions { level, tiling, budget_steps: STEPS, ..ScheduleOptions::default() }
 }
 
 // feature: TIL-01, SCH-23
@@ -353,7 +353,12 @@ fn fused_layers_keep_what_lies_between_them_on_the_chip() {
     machine.ddr.clock_hz /= 16;
     let with = |layer_fusion: i64| {
         let parameters = Parameters { layer_fusion, ..Parameters::o5() };
-        let options = ScheduleOptions { level: 5, parameters: Some(parameters), ..ScheduleOptions::default() };
+        let options = ScheduleOptions {
+            level: 5,
+            parameters: Some(parameters),
+            budget_steps: STEPS,
+            ..ScheduleOptions::default()
+        };
         runs(&graph, &machine, &options, 6)
     };
     let (apart, fused) = (with(0), with(-1));
@@ -378,7 +383,12 @@ fn every_search_for_groups_gives_proven_programs_of_the_same_bits() {
     machine.ddr.clock_hz /= 16;
     let with = |layer_groups| {
         let parameters = Parameters { layer_groups, ..Parameters::o5() };
-        let options = ScheduleOptions { level: 5, parameters: Some(parameters), ..ScheduleOptions::default() };
+        let options = ScheduleOptions {
+            level: 5,
+            parameters: Some(parameters),
+            budget_steps: STEPS,
+            ..ScheduleOptions::default()
+        };
         runs(&graph, &machine, &options, 6)
     };
     let programs = [GroupSearch::Greedy, GroupSearch::Dynamic, GroupSearch::Exact].map(with);

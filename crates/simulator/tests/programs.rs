@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::{Random, random, residual};
+use crate::trial::STEPS;
 use tpuflow_ir::{Graph, Machine, Program};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::{Options as ScheduleOptions, ScheduleError, schedule};
@@ -31,7 +32,7 @@ fn interpreted(graph: &Graph, inputs: &[Vec<u8>]) -> Option<Vec<Vec<u8>>> {
 }
 
 fn compile(graph: &Graph, machine: &Machine, level: u8) -> Result<Program, ScheduleError> {
-    schedule(graph, machine, &ScheduleOptions { level, ..ScheduleOptions::default() })
+    schedule(graph, machine, &ScheduleOptions { level, budget_steps: STEPS, ..ScheduleOptions::default() })
 }
 
 /// Runs a program; its outputs must be `expected` and its cycles no fewer than any bound.

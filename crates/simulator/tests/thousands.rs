@@ -1,7 +1,7 @@
 //! Random networks by the thousand: built at both levels on many machines, proven, simulated to the bit and to the cycle.
 //!
 //! ```text
-//! NETWORKS_FIRST=0 NETWORKS_COUNT=10000 cargo test --release -p tpuflow-simulator --test main thousands -- --nocapture
+//! NETWORKS_FIRST=0 NETWORKS_COUNT=10000 NETWORKS_STEPS=200 cargo test --release -p tpuflow-simulator --test main thousands -- --nocapture
 //! ```
 //! Every seed is a network of all operators with branches and odd shapes, a third of them in floats, on one machine of many
 //! (next to no cache, or a preset, in turn). Counted are programs the checker refuses, fallbacks, bits that differ from the
@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use crate::common::wild::{wild, wild_floats};
 use crate::common::{random, tiny};
-use crate::trial::inputs;
+use crate::trial::{STEPS, inputs};
 use tpuflow_ir::{Graph, Machine, Program};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::{Options as ScheduleOptions, schedule_by};
@@ -33,7 +33,6 @@ const SOUND: [&str; 5] = ["networks", "not run", "programs", "too large", "too l
 
 #[test]
 fn random_networks_by_the_thousand() {
-    let number = |name: &str, usual: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(usual);
     let (first, count) = (number("NETWORKS_FIRST", 0), number("NETWORKS_COUNT", 72));
     let mut machines = vec![tiny(8), tiny(16), tiny(32), tiny(64)];
     machines.extend(Machine::presets().iter().map(|name| Machine::preset(name).unwrap()));
@@ -63,6 +62,11 @@ fn random_networks_by_the_thousand() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
+/// A number of the environment.
+fn number(name: &str, usual: u64) -> u64 {
+    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(usual)
+}
+
 fn network(seed: u64) -> Graph {
     match seed % 3 {
         0 => random(seed, 9),
@@ -83,7 +87,8 @@ fn attempt(seed: u64, machine: &Machine) -> Vec<(&'static str, String)> {
     let mut cycles = Vec::new();
     for level in [1, 5] {
         let start = Instant::now();
-        let options = ScheduleOptions { level, ..ScheduleOptions::default() };
+        let options =
+            ScheduleOptions { level, budget_steps: number("NETWORKS_STEPS", STEPS), ..ScheduleOptions::default() };
         let program = match schedule_by(&graph, machine, &options, &timing) {
             Ok(program) => program,
             Err(error) if error.to_string().contains("smallest piece") && machine.name.starts_with("tiny") => {
