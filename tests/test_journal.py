@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,45 @@ def test_a_killed_writer_loses_nothing_it_said_it_had_noted(tmp_path: Path) -> N
         rows = list(journal.rows())
     assert [row.content["number"] for row in rows] == list(range(len(rows)))
     assert len(rows) > noted
+
+
+def test_rows_that_come_fast_are_committed_together(tmp_path: Path) -> None:
+    path = tmp_path / "m.journal"
+    with Journal.open(path, "search", INPUTS, commit_seconds=0.2) as journal:
+        for number in range(50):
+            journal.note(f"{number}", number)
+        assert journal.find("49") == 49
+        with sqlite3.connect(path) as reader:
+            (seen,) = reader.execute("SELECT count(*) FROM trials").fetchone()
+        assert seen < 50  # the first was committed at once
+        until = time.monotonic() + 20
+        while seen < 50 and time.monotonic() < until:
+            time.sleep(0.05)
+            with sqlite3.connect(path) as reader:
+                (seen,) = reader.execute("SELECT count(*) FROM trials").fetchone()
+        assert seen == 50
+        journal.note("last", 1)
+    with Journal.open(path, "search", INPUTS) as journal:
+        assert journal.resumed == 51
+    with Journal.open(path, "search", INPUTS, commit_seconds=10) as journal:
+        journal.note("more", 1)
+        journal.note("and more", 1)
+        journal.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_commit_that_fails_is_told_with_the_next_row(tmp_path: Path) -> None:
+    path = tmp_path / "m.journal"
+    with Journal.open(path, "search", INPUTS, commit_seconds=0.05) as journal:
+        journal.note("one", 1)
+        reader = sqlite3.connect(path, isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM trials").fetchall()  # which nobody can commit beside
+        journal.note("two", 2)
+        time.sleep(0.3)
+        with pytest.raises(FileError, match="locked"):
+            journal.note("three", 3)
+        reader.close()
 
 
 def test_hashes_of_files_and_folders_tell_contents_and_names(tmp_path: Path) -> None:

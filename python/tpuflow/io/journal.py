@@ -10,7 +10,8 @@
         journal.remove()
 
 A row is committed, and on the disk, before `note` returns; whatever is killed loses the trials under way and
-nothing else. A journal belongs to one command, to its inputs (known by hashes of what is in them) and to one
+nothing else. Where trials end faster than a disk commits, several are committed together (`commit_seconds`):
+a kill then also loses those that ended in that time. A journal belongs to one command, to its inputs (known by hashes of what is in them) and to one
 build of this package: results of another are not taken for its own. A live command holds its journal locked;
 the kernel releases the lock of a dead one.
 
@@ -27,6 +28,8 @@ import hashlib
 import json
 import os
 import sqlite3
+import threading
+import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -80,10 +83,17 @@ class Journal:
         resumed: How many trials it held when it was opened.
     """
 
-    def __init__(self, path: Path, lock: int, connection: sqlite3.Connection) -> None:
+    def __init__(
+        self, path: Path, lock: int, connection: sqlite3.Connection, commit_seconds: float = 0.0
+    ) -> None:
         self.path = path
         self.resumed = 0
         self._lock, self._connection = lock, connection
+        self._commit_seconds = commit_seconds
+        self._committed = -commit_seconds
+        self._guard = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._failure: FileError | None = None
         self._package = self._inputs = ""
 
     @classmethod
@@ -94,6 +104,7 @@ class Journal:
         inputs: Mapping[str, str],
         *,
         anew: Callable[[str], None] | None = None,
+        commit_seconds: float = 0.0,
     ) -> Self:
         """Opens a journal, or makes it.
 
@@ -103,6 +114,7 @@ class Journal:
             inputs: A hash, or a short text, of everything results depend on, by name.
             anew: Told in one line why a journal that belongs to something else is begun anew; without it that
                 is an error.
+            commit_seconds: How long a row may wait to be committed with others; 0: each at once.
 
         Raises:
             FileError: The file is no journal, another run has it open, it cannot be read or written; or it
@@ -114,7 +126,7 @@ class Journal:
             with _translate_errors(path):
                 connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
                 connection.execute("PRAGMA synchronous = FULL")
-                found = cls(path, lock, connection)
+                found = cls(path, lock, connection, commit_seconds)
                 try:
                     found._begin(command, inputs, anew)
                 except BaseException:
@@ -219,7 +231,7 @@ class Journal:
     def note(
         self, key: str, content: Any, *, number: int | None = None, seed: int = 0, seconds: float = 0.0
     ) -> None:
-        """Adds a finished trial; it is on the disk when this returns.
+        """Adds a finished trial; it is on the disk when this returns, or `commit_seconds` later.
 
         Args:
             key: What identifies it.
@@ -232,8 +244,32 @@ class Journal:
             FileError: The file cannot be written.
         """
         values = (number, key, seed, self._package, self._inputs, seconds, json.dumps(content))
-        with _translate_errors(self.path):
+        with self._guard, _translate_errors(self.path):
+            if self._failure is not None:
+                raise self._failure
+            now = time.monotonic()
+            if self._timer is None and now - self._committed < self._commit_seconds:
+                self._connection.execute("BEGIN IMMEDIATE")
+                self._timer = threading.Timer(self._commit_seconds, self._commit_late)
+                self._timer.daemon = True
+                self._timer.start()
             self._connection.execute("INSERT INTO trials VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+            self._committed = self._committed if self._timer is not None else now
+
+    def _commit_late(self) -> None:
+        try:
+            self._commit()
+        except FileError as error:  # in a thread of its own: told with the next row
+            self._failure = error
+
+    def _commit(self) -> None:
+        """Commits the rows that wait for it."""
+        with self._guard, _translate_errors(self.path):
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+                self._connection.execute("COMMIT")
+                self._committed = time.monotonic()
 
     def rows(self) -> Iterator[Row]:
         """All finished trials by number."""
@@ -244,14 +280,24 @@ class Journal:
 
     def remove(self) -> None:
         """Closes and deletes the journal: what it was kept for is done."""
-        self._connection.close()
+        with self._guard:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._connection.close()
         for path in (self.path, Path(f"{self.path}-journal")):
             with suppress(OSError):
                 path.unlink(missing_ok=True)
-        self.close()
+        self._close()
 
     def close(self) -> None:
         """Closes the journal and keeps it."""
+        try:
+            self._commit()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
         self._connection.close()
         lock, self._lock = self._lock, -1
         if lock >= 0:
