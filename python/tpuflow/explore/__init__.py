@@ -7,6 +7,7 @@
     strategies.py  choice of the next points: grid, random, samplers of Optuna
     driver.py      waves of trials, pruning by bounds, rising levels; recorded in the journal
     results.py     results of a study: rows, Pareto front, CSV and Parquet
+    merging.py     several studies as one, and what each contributes
     page.py        the same as one HTML file
 
 It receives graphs and machines, and depends on neither ONNX nor calibration.
@@ -14,12 +15,14 @@ It receives graphs and machines, and depends on neither ONNX nor calibration.
 
 from tpuflow.explore.driver import explore
 from tpuflow.explore.measure import Workload
+from tpuflow.explore.merging import MergedResults, merge_results
 from tpuflow.explore.results import Results, load_results
 from tpuflow.explore.settings import Settings, load_settings
 from tpuflow.explore.space import ExploreError, Space
 
 __all__ = [
     "ExploreError",
+    "MergedResults",
     "Results",
     "Settings",
     "Space",
@@ -27,4 +30,5 @@ __all__ = [
     "explore",
     "load_results",
     "load_settings",
+    "merge_results",
 ]

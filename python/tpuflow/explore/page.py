@@ -27,7 +27,7 @@ def _data(results: Results) -> dict[str, Any]:
     hidden = {"seconds", "seed"}
     return {
         "networks": list(settings.names),
-        "fields": list(settings.space.fields),
+        "fields": list(results.fields),
         "objectives": [
             {"name": name, "unit": OBJECTIVES[name].unit, "sign": OBJECTIVES[name].sign}
             for name in settings.objectives

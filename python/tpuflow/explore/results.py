@@ -42,6 +42,11 @@ class Results:
     front: list[int]
 
     @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of what points differ in."""
+        return tuple(self.settings.space.fields)
+
+    @property
     def counts(self) -> dict[str, int]:
         """Trials by status."""
         return dict(Counter(row["status"] for row in self.rows))

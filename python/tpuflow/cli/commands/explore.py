@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tpuflow.executors import Executor
-    from tpuflow.explore import Results, Settings, Workload
+    from tpuflow.explore import MergedResults, Results, Settings, Workload
 
 __all__ = ["explore"]
 
 ROW_BYTES = 1500
 """Of a trial in the study's file, about."""
+
+COMMIT_SECONDS = 0.1
+"""Results that end within so many seconds are committed together: one commit takes about 10 ms."""
 
 SHOWN = 20
 
@@ -29,13 +32,13 @@ def explore(
     study: Annotated[
         list[Path],
         typer.Argument(
-            metavar="STUDY.toml|MODEL..",
-            help="A study; or ONNX models and graphs, with --vary.",
+            metavar="STUDY.toml|MODEL..|STUDY.db..",
+            help="A study; ONNX models and graphs, with --vary; or finished studies, to be merged.",
             callback=paths.each_readable,
         ),
     ],
     output: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "-o",
             "--output",
@@ -43,7 +46,7 @@ def explore(
             help="Study file; an existing one is resumed.",
             callback=paths.output,
         ),
-    ],
+    ] = None,
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -113,11 +116,23 @@ def explore(
     """Find Pareto-optimal machines for a network.
 
     Every point is a checked program of the whole network. Points whose lower bounds are dominated by
-    finished ones are not built. An interrupted study resumes.
+    finished ones are not built. An interrupted study resumes. Studies of the same networks are merged: all
+    their points, the common front, and what each contributes to it.
     """
     from tpuflow.io.journal import Journal
     from tpuflow.pipeline.exploration import study_inputs, workloads
 
+    written = _Written(csv, parquet, page)
+    if _are_studies(study):
+        if output is not None:
+            raise options.OptionError(f"{output}: merged studies are written by --csv, --parquet and --page")
+        merged = _merge_studies(study)
+        _show(merged)
+        _show_contributions(merged)
+        written.save(merged)
+        return
+    if output is None:
+        raise options.OptionError(f"{study[0]}: give -o STUDY.db, where trials are kept")
     stated = {
         "objectives": _words(objectives), "machine": machine, "levels": _numbers("--levels", levels),
         "strategy": strategy, "trials": trials, "seed": seed, "combine": combine,
@@ -130,7 +145,7 @@ def explore(
         _estimate(settings, workloads(settings, graphs, calib, quantized, note), workers)
         return
     inputs = study_inputs(settings, calib, quantized)
-    with Journal.open(output, "explore", inputs) as journal:
+    with Journal.open(output, "explore", inputs, commit_seconds=COMMIT_SECONDS) as journal:
         if journal.resumed:
             note(f"{output}: resuming after {journal.resumed:,} finished steps")
         try:
@@ -142,14 +157,66 @@ def explore(
                 journal.remove()
             raise
     _show(results)
-    for path, write in (
-        (csv, results.save_csv),
-        (parquet, results.save_parquet),
-        (page, _page_writer(results)),
-    ):
-        if path is not None:
-            write(path)
-            say(f"{path}")
+    written.save(results)
+
+
+class _Written(NamedTuple):
+    """Files that results are written to."""
+
+    csv: Path | None
+    parquet: Path | None
+    page: Path | None
+
+    def save(self, results: Results) -> None:
+        """Writes all of them."""
+        for path, write in (
+            (self.csv, results.save_csv),
+            (self.parquet, results.save_parquet),
+            (self.page, _page_writer(results)),
+        ):
+            if path is not None:
+                write(path)
+                say(f"{path}")
+
+
+def _are_studies(files: list[Path]) -> bool:
+    """Whether all files are studies; some of them are an error."""
+    kinds = [path.suffix == ".db" for path in files]
+    if any(kinds) and (len(files) < 2 or not all(kinds)):
+        raise options.OptionError(
+            f"{files[kinds.index(True)]}: give two or more studies (.db) to be merged, and no other file"
+        )
+    return any(kinds)
+
+
+def _merge_studies(studies: list[Path]) -> MergedResults:
+    from tpuflow.explore import load_results, merge_results
+
+    names = [path.stem for path in studies]
+    if len(set(names)) < len(names):
+        names = [str(path) for path in studies]
+    return merge_results({name: load_results(path) for name, path in zip(names, studies, strict=True)})
+
+
+def _show_contributions(merged: MergedResults) -> None:
+    heading("Studies")
+    objectives = merged.settings.objectives
+    columns: list[tuple[str, Literal["left", "right"]]] = [
+        ("study", "left"), ("points", "right"), ("front", "right"), ("on the common front", "right"),
+        ("dominated by others", "right"), *((f"best {name}", "right") for name in objectives),
+    ]  # fmt: skip
+    rows = [
+        (
+            name,
+            f"{own.trials:,}",
+            f"{own.front:,}",
+            f"{own.common:,}",
+            f"{own.dominated:,}",
+            *(f"{own.best[each]:,.4g}" if each in own.best else "" for each in objectives),
+        )
+        for name, own in merged.contributions.items()
+    ]
+    table(columns, rows)
 
 
 def _run(settings: Settings, networks: list[Workload], executor: Executor, journal: Any) -> Results:
@@ -268,7 +335,7 @@ def _show(results: Results) -> None:
     if results.below_bound:
         say(f"WARNING: trials {results.below_bound} lie below their bounds: what was pruned may be wrong")
     heading(f"Front ({len(results.front)} points)")
-    names = list(settings.space.fields)
+    names = results.fields
     rows = [
         (
             str(number),
