@@ -69,3 +69,37 @@ def test_a_study_on_no_cluster_leaves_nothing(built: Built, command: Command, tm
     assert refused.status == 1
     assert "--ray not an address: no cluster answers: " in refused.err
     assert not list(tmp_path.iterdir())
+
+
+def test_accuracy_is_an_objective_where_precision_varies(
+    built: Built, command: Command, tmp_path: Path
+) -> None:
+    words = [
+        "explore", built.model, "-o", tmp_path / "s.db", "--vary", "precision=int8,int16,float32",
+        "--vary", "array.size=32,64", "--calib", built.calibration, "--levels", "1",
+    ]  # fmt: skip
+    table = tmp_path / "s.csv"
+    made = command(
+        *words, "--objectives", "latency,accuracy", "--data", built.calibration, "--csv", table,
+        "--page", tmp_path / "s.html",
+    )  # fmt: skip
+    assert made.status == 0, made.err
+    assert "accuracy, dB" in made.out
+    with table.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    decibels = {row["precision"]: float(row["bound_accuracy"]) for row in rows}
+    assert decibels["int8"] + 20 < decibels["int16"]
+    graph = tmp_path / "m.tpuq"
+    made = command("quantize", built.model, "--calib", built.calibration, "--dtype", "int16", "-o", graph)
+    assert made.status == 0, made.err
+    front = [row for row in rows if row["front"] == "True"]
+    assert {row["precision"] for row in front} >= {"int8", "int16"}
+    assert all(float(row["accuracy"]) == float(row["bound_accuracy"]) for row in front)
+    for changed, reason in (
+        (["--objectives", "latency,accuracy"], "objective accuracy: needs samples"),
+        (["--data", built.calibration], "is read for the objective accuracy alone"),
+    ):
+        refused = command(*words[:3], tmp_path / "t.db", *words[4:], *changed)
+        assert refused.status == 1
+        assert reason in refused.err
+        assert not (tmp_path / "t.db").exists()

@@ -41,12 +41,14 @@ class Workload:
         graph: Its file.
         batch: Samples it takes; None where the study does not vary it.
         precision: Its element type; None where the study does not vary it.
+        noise: Of its outputs, see `Figures`.
     """
 
     name: str
     graph: Path
     batch: int | None = None
     precision: str | None = None
+    noise: float = 0.0
 
     def fits(self, point: Point) -> bool:
         """Whether a point means this form of the network."""
@@ -85,6 +87,7 @@ class Measurement:
                     "seconds": own.seconds,
                     "joules": own.joules,
                     "batch": own.batch,
+                    "noise": own.noise,
                 }
                 for name, own in self.networks.items()
             },
@@ -96,7 +99,10 @@ class Measurement:
         rows = content["networks"]
         return cls(
             content["mm2"],
-            {name: Figures(row["seconds"], row["joules"], row["batch"]) for name, row in rows.items()},
+            {
+                name: Figures(row["seconds"], row["joules"], row["batch"], row.get("noise", 0.0))
+                for name, row in rows.items()
+            },
             {name: row["cycles"] for name, row in rows.items()},
             content["reason"],
             content.get("dominated_by"),
@@ -156,7 +162,7 @@ def bound_point(machine: Machine | str, workloads: Sequence[Workload], table_nam
             return Measurement(0.0, {}, {}, f"{own.name}: {error}")
         least = sum(each.cycles for each in bounds)
         joules = sum(energy(each.report, machine.parameters, table).total.value for each in bounds)
-        networks[own.name] = Figures(least / machine["clock_hz"], joules, _batch(own.graph))
+        networks[own.name] = Figures(least / machine["clock_hz"], joules, _batch(own.graph), own.noise)
         cycles[own.name] = least
     return Measurement(sum(part.value for part in sizes.values()), networks, cycles)
 
@@ -191,7 +197,7 @@ def measure_point(
             return Measurement(0.0, {}, {}, f"{own.name}: {error}")
         seconds = report["cycles"] / machine["clock_hz"]
         joules = energy(report, machine.parameters, table).total.value
-        networks[own.name] = Figures(seconds, joules, _batch(own.graph))
+        networks[own.name] = Figures(seconds, joules, _batch(own.graph), own.noise)
         cycles[own.name] = int(report["cycles"])
         by = comparison.dominating(networks) if comparison and len(networks) < len(workloads) else None
         if by is not None:

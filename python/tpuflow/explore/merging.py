@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tpuflow.explore.objectives import displayed_value, dominates, front
+from tpuflow.explore.objectives import displayed_value, dominates, front, minimized_value
 from tpuflow.explore.results import Results
 from tpuflow.explore.space import BATCH, PRECISION, ExploreError
 
@@ -145,4 +145,4 @@ def _difference(left: Results, right: Results) -> str:
 
 def _vector(results: Results, row: Mapping[str, Any]) -> Vector:
     """The values to minimise, of the figures that a row shows."""
-    return tuple(displayed_value(name, row[name]) for name in results.settings.objectives)
+    return tuple(minimized_value(name, row[name]) for name in results.settings.objectives)

@@ -19,11 +19,13 @@ class Figures:
         seconds: Of one run of the whole batch.
         joules: Of the same.
         batch: Samples in it.
+        noise: Power of the outputs' error over that of the outputs in float; 0 where it is not measured.
     """
 
     seconds: float
     joules: float
     batch: int
+    noise: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -34,25 +36,49 @@ class Objective:
         unit: Of the figure as it is shown.
         of: From the figures of a network, and the area of the machine, to what is minimised.
         monotone: Whether a higher optimisation level never makes it worse.
-        sign: -1 where the figure shown is the negative of what is minimised.
+        sign: -1 where a larger figure is shown for a smaller value.
+        shown: The figure people read, of a value that is not 0.
+        value: The reverse of `shown`.
     """
 
     unit: str
     of: Callable[[Figures, float], float]
     monotone: bool
     sign: int = 1
+    shown: Callable[[float], float] = float
+    value: Callable[[float], float] = float
+
+
+def _reciprocal(value: float) -> float:
+    return 1 / value
 
 
 OBJECTIVES: Mapping[str, Objective] = {
     "latency": Objective("us", lambda own, _: own.seconds * 1e6, monotone=True),
-    "throughput": Objective("samples/s", lambda own, _: own.seconds / own.batch, monotone=True, sign=-1),
+    "throughput": Objective(
+        "samples/s",
+        lambda own, _: own.seconds / own.batch,
+        monotone=True,
+        sign=-1,
+        shown=_reciprocal,
+        value=_reciprocal,
+    ),
     "energy": Objective("uJ a sample", lambda own, _: own.joules / own.batch * 1e6, monotone=False),
     "edp": Objective(
         "uJ us a sample", lambda own, _: own.joules / own.batch * own.seconds * 1e12, monotone=False
     ),
     "area": Objective("mm2", lambda _, mm2: mm2, monotone=True),
+    "accuracy": Objective(
+        "dB",
+        lambda own, _: own.noise,
+        monotone=True,
+        sign=-1,
+        shown=lambda noise: -10 * math.log10(noise),
+        value=lambda decibels: 10 ** (-decibels / 10),
+    ),
 }
-"""By name. Throughput is minimised as seconds a sample, and shown as its reciprocal."""
+"""By name. Throughput is minimised as seconds a sample, and shown as its reciprocal; accuracy as noise over
+the signal of outputs, and shown as decibels of signal over noise."""
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
@@ -71,7 +97,12 @@ def vector(objectives: Iterable[str], networks: Sequence[Figures], mm2: float, c
 
 def displayed_value(objective: str, value: float) -> float:
     """The figure people read for what is minimised."""
-    return 1 / value if OBJECTIVES[objective].sign < 0 and value else value
+    return OBJECTIVES[objective].shown(value) if value else value
+
+
+def minimized_value(objective: str, figure: float) -> float:
+    """The value that is minimised, of the figure people read."""
+    return OBJECTIVES[objective].value(figure) if figure else figure
 
 
 def dominates(left: Vector, right: Vector) -> bool:

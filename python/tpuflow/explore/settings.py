@@ -37,6 +37,7 @@ class Settings:
         energy_table: Of energy and area: `45nm`, `7nm` or a file.
         search_steps: Most steps of every search of level 5, see `tpuflow.compiler.Schedule`; usual are 200.
         prune: Whether points are discarded by their lower bounds.
+        data: Samples that accuracy is measured with, of the one network there is then.
     """
 
     networks: tuple[str, ...]
@@ -52,6 +53,7 @@ class Settings:
     energy_table: str = "45nm"
     search_steps: int = 0
     prune: bool = True
+    data: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -84,6 +86,13 @@ class Settings:
         for key in ("seed", "search_steps"):
             if getattr(self, key) < 0:
                 raise ExploreError(f"{key} {getattr(self, key)} is negative")
+        if "accuracy" in self.objectives:
+            if not self.data:
+                raise ExploreError("objective accuracy: needs samples to measure with: give data (--data)")
+            if len(self.networks) > 1 or self.networks[0].endswith(".tpuq"):
+                raise ExploreError("objective accuracy: needs one network, as an ONNX model")
+        elif self.data:
+            raise ExploreError(f"data {self.data}: is read for the objective accuracy alone: leave it out")
         load_table(self.energy_table)
         self.space.check_fields(self.base)
 
@@ -131,7 +140,7 @@ def settings_of(content: Mapping[str, Any], folder: Path) -> Settings:
     """
     types: dict[str, type] = {
         "networks": list, "objectives": list, "levels": list, "constraints": list, "space": dict,
-        "machine": str, "strategy": str, "combine": str, "energy_table": str,
+        "machine": str, "strategy": str, "combine": str, "energy_table": str, "data": str,
         "trials": int, "seed": int, "wave": int, "search_steps": int, "prune": bool,
     }  # fmt: skip
     for key, value in content.items():
@@ -152,6 +161,8 @@ def settings_of(content: Mapping[str, Any], folder: Path) -> Settings:
     beside = folder / str(others.get("machine", ""))
     if "machine" in others and beside.is_file():
         others["machine"] = str(beside)
+    if others.get("data"):
+        others["data"] = str(folder / str(others["data"]))
     return Settings(networks, space, **others | lists)
 
 

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuflow.config import Config
+from tpuflow.evaluation.fidelity import EXACT, Evaluator
 from tpuflow.explore import ExploreError, Workload
 from tpuflow.frontend import load, model_digest
 from tpuflow.io.files import make_folder, replace_atomically
 from tpuflow.io.journal import content_digest, package_digest
+from tpuflow.io.samples import load_evaluation_samples
+from tpuflow.partitioning.storage import load_graph
 from tpuflow.pipeline.request import Request
 from tpuflow.pipeline.samples import calibration_data
 from tpuflow.pipeline.stages import calibrate_model, starting
@@ -43,6 +46,7 @@ def study_inputs(settings: Settings, calibration: Path | None, config: Config) -
             for name, each in zip(settings.names, settings.networks, strict=True)
         ),
         "samples": "" if calibration is None else content_digest(calibration),
+        "data": content_digest(settings.data) if settings.data else "",
         "config": config.model_dump_json(),
     }
 
@@ -86,7 +90,8 @@ def workloads(
                     calibration=calibration, seed=settings.seed, machine=settings.machine, verify=False,
                 )  # fmt: skip
                 graph = _graph(request, folder, remark)
-                found.append(Workload(name, graph, batch, precision))
+                noise = _noise(request, graph, settings.data) if settings.data else 0.0
+                found.append(Workload(name, graph, batch, precision, noise))
     return found
 
 
@@ -94,7 +99,7 @@ def _with_precision(config: Config, precision: str | None) -> Config:
     if precision is None:
         return config
     changes = {"dtype": precision, "activation_bits": None}
-    quantize = type(config.quantize).model_validate(config.quantize.model_dump() | changes)
+    quantize = type(config.quantize).model_validate(config.quantize.model_dump(exclude_unset=True) | changes)
     return config.model_copy(update={"quantize": quantize})
 
 
@@ -114,6 +119,13 @@ def _graph(request: Request, folder: Path, remark: Callable[[str], None]) -> Pat
         with replace_atomically(path) as beside:
             graph.save(beside)
     return path
+
+
+def _noise(request: Request, graph: Path, data: str) -> float:
+    """Power of the outputs' error over that of the outputs in float, on samples."""
+    model = load(request.model, batch=request.batch, **request.config.loading, host=request.host)
+    evaluator = Evaluator(model, load_evaluation_samples(data, model.inputs)[0])
+    return max(EXACT, evaluator.loss(evaluator.outputs(load_graph(graph))))
 
 
 def _quantize(request: Request) -> AnyGraph:

@@ -60,7 +60,7 @@ def explore(
     objectives: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B", help="Objectives: latency, throughput, energy, edp, area. [latency,area]"
+            metavar="A,B", help="Objectives: latency, throughput, energy, edp, area, accuracy. [latency,area]"
         ),
     ] = None,
     machine: Annotated[
@@ -93,6 +93,14 @@ def explore(
         typer.Option(
             metavar="FILE.npz|DIR",
             help="Samples, for a single network. [generated]",
+            callback=paths.sample_input,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.npz|DIR",
+            help="Samples for the objective accuracy: SQNR of the outputs against float.",
             callback=paths.sample_input,
         ),
     ] = None,
@@ -137,6 +145,7 @@ def explore(
         "objectives": _words(objectives), "machine": machine, "levels": _numbers("--levels", levels),
         "strategy": strategy, "trials": trials, "seed": seed, "combine": combine,
         "energy_table": energy_table, "constraints": constraint, "search_steps": search_steps,
+        "data": None if data is None else str(data),
     }  # fmt: skip
     settings = _settings(study, vary, {key: value for key, value in stated.items() if value is not None})
     quantized = options.configuration(config, None)
