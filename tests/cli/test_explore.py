@@ -103,3 +103,31 @@ def test_accuracy_is_an_objective_where_precision_varies(
         assert refused.status == 1
         assert reason in refused.err
         assert not (tmp_path / "t.db").exists()
+
+
+def test_the_page_links_the_reports_of_the_front_and_marks_uncertain_ranks(
+    built: Built, command: Command, tmp_path: Path
+) -> None:
+    table, page, folder = tmp_path / "s.csv", tmp_path / "pages" / "s.html", tmp_path / "reports"
+    page.parent.mkdir()
+    made = command(
+        "explore", built.graph, "-o", tmp_path / "s.db", "--vary", "array.size=32,64,128", "--objectives",
+        "latency,energy", "--csv", table, "--page", page, "--reports", folder,
+    )  # fmt: skip
+    assert made.status == 0, made.err
+    with table.open(encoding="utf-8", newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["front"] == "True"]
+    text = page.read_text(encoding="utf-8")
+    for row in rows:
+        name = f"{row['trial']}-{built.graph.stem}.html"
+        assert f"../reports/{name}" in text
+        # The program of the report is that of the row.
+        assert f"{int(row[f'cycles_{built.graph.stem}']):,}" in (folder / name).read_text(encoding="utf-8")
+        assert float(row["energy_low"]) < float(row["energy"]) < float(row["energy_high"])
+    assert len(list(folder.iterdir())) == len(rows)
+    spans = {row["trial"]: (float(row["energy_low"]), float(row["energy_high"])) for row in rows}
+    for row in rows:
+        low, high = spans[row["trial"]]
+        others = [each for trial, each in spans.items() if trial != row["trial"]]
+        overlaps = any(each[0] <= high and low <= each[1] for each in others)
+        assert row["energy_uncertain"] == str(overlaps)

@@ -88,6 +88,7 @@ class Measurement:
                     "joules": own.joules,
                     "batch": own.batch,
                     "noise": own.noise,
+                    "interval": own.interval,
                 }
                 for name, own in self.networks.items()
             },
@@ -100,7 +101,13 @@ class Measurement:
         return cls(
             content["mm2"],
             {
-                name: Figures(row["seconds"], row["joules"], row["batch"], row.get("noise", 0.0))
+                name: Figures(
+                    row["seconds"],
+                    row["joules"],
+                    row["batch"],
+                    row.get("noise", 0.0),
+                    None if row.get("interval") is None else tuple(row["interval"]),
+                )
                 for name, row in rows.items()
             },
             {name: row["cycles"] for name, row in rows.items()},
@@ -196,8 +203,10 @@ def measure_point(
         except TpuflowError as error:
             return Measurement(0.0, {}, {}, f"{own.name}: {error}")
         seconds = report["cycles"] / machine["clock_hz"]
-        joules = energy(report, machine.parameters, table).total.value
-        networks[own.name] = Figures(seconds, joules, _batch(own.graph), own.noise)
+        joules = energy(report, machine.parameters, table).total
+        networks[own.name] = Figures(
+            seconds, joules.value, _batch(own.graph), own.noise, (joules.low, joules.high)
+        )
         cycles[own.name] = int(report["cycles"])
         by = comparison.dominating(networks) if comparison and len(networks) < len(workloads) else None
         if by is not None:

@@ -20,12 +20,14 @@ class Figures:
         joules: Of the same.
         batch: Samples in it.
         noise: Power of the outputs' error over that of the outputs in float; 0 where it is not measured.
+        interval: Joules at least and at most, as far as the energy table knows them.
     """
 
     seconds: float
     joules: float
     batch: int
     noise: float = 0.0
+    interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,23 @@ from typing import TYPE_CHECKING, Any
 from tpuflow.explore.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tpuflow.explore.results import Results
 
 __all__ = ["study_page"]
 
 
-def study_page(results: Results) -> str:
-    """The page, with all of a study's rows in it."""
+def study_page(results: Results, reports: Mapping[int, Mapping[str, str]] | None = None) -> str:
+    """The page, with all of a study's rows in it.
+
+    Args:
+        results: The study.
+        reports: By trial and network, where the page of the program is, relative to this one.
+    """
     text = files("tpuflow.explore").joinpath("page.html").read_text(encoding="utf-8")
     # A closing tag inside a name must not end the script that holds the data.
-    data = json.dumps(_data(results)).replace("<", "\\u003c")
+    data = json.dumps(_data(results) | {"reports": reports or {}}).replace("<", "\\u003c")
     return text.replace("/*DATA*/null", data)
 
 

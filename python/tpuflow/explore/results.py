@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,7 +135,36 @@ def results_of(settings: Settings, journal: Iterable[Row]) -> Results:
     best = front(vectors)
     for row in rows:
         row["front"] = row["trial"] in best
+    _mark_uncertain(settings, [rows[number] for number in best])
     return Results(settings, rows, best)
+
+
+def _mark_uncertain(settings: Settings, best: list[dict[str, Any]]) -> None:
+    """Marks points of the front whose place by energy is within the uncertainty of the table."""
+    if "energy" not in settings.objectives:
+        return
+    known = [row for row in best if row["energy_low"] is not None]
+    for row in known:
+        row["energy_uncertain"] = any(
+            each["energy"] != row["energy"]
+            and each["energy_low"] <= row["energy_high"]
+            and row["energy_low"] <= each["energy_high"]
+            for each in known
+        )
+
+
+def _energy_interval(settings: Settings, found: Measurement | None) -> dict[str, Any]:
+    """Energy at least and at most, as the objective has it; nothing where energy is none."""
+    if "energy" not in settings.objectives:
+        return {}
+    ends: list[float | None] = [None, None]
+    if found is not None and all(own.interval is not None for own in found.networks.values()):
+        for at in (0, 1):
+            figures = [
+                replace(own, joules=own.interval[at]) for own in found.networks.values() if own.interval
+            ]
+            ends[at] = vector(("energy",), figures, found.mm2, settings.combine)[0] if figures else None
+    return {"energy_low": ends[0], "energy_high": ends[1], "energy_uncertain": False}
 
 
 def _row(settings: Settings, number: int, slots: Mapping[int, Row]) -> dict[str, Any]:
@@ -155,6 +184,7 @@ def _row(settings: Settings, number: int, slots: Mapping[int, Row]) -> dict[str,
     row: dict[str, Any] = {"trial": number, "status": status, "front": False, "level": level}
     row |= slots[0].content["point"]
     row |= _objectives(settings, found, "") | _objectives(settings, bounds, "bound_")
+    row |= _energy_interval(settings, found)
     row["pruned_by"] = None if pruned is None else pruned["by"]
     row["pruned_before"] = None if pruned is None else pruned["before"]
     for network in settings.names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -12,7 +13,7 @@ from tpuflow.cli.commands.console import bytes_text, heading, note, say, table
 from tpuflow.cli.commands.progress import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from tpuflow.executors import Executor
     from tpuflow.explore import MergedResults, Results, Settings, Workload
@@ -120,6 +121,12 @@ def explore(
         Path | None,
         typer.Option(metavar="FILE.html", help="Write a page with the Pareto front.", callback=paths.output),
     ] = None,
+    reports: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Write a report of every program of the front.", callback=paths.folder
+        ),
+    ] = None,
 ) -> None:
     """Find Pareto-optimal machines for a network.
 
@@ -130,10 +137,12 @@ def explore(
     from tpuflow.io.journal import Journal
     from tpuflow.pipeline.exploration import study_inputs, workloads
 
-    written = _Written(csv, parquet, page)
+    written = _Written(csv, parquet, page, reports)
     if _are_studies(study):
         if output is not None:
             raise options.OptionError(f"{output}: merged studies are written by --csv, --parquet and --page")
+        if reports is not None:
+            raise options.OptionError(f"{reports}: reports are written with a study, not with merged ones")
         merged = _merge_studies(study)
         _show(merged)
         _show_contributions(merged)
@@ -166,7 +175,7 @@ def explore(
                 journal.remove()
             raise
     _show(results)
-    written.save(results)
+    written.save(results, networks)
 
 
 class _Written(NamedTuple):
@@ -175,13 +184,23 @@ class _Written(NamedTuple):
     csv: Path | None
     parquet: Path | None
     page: Path | None
+    reports: Path | None
 
-    def save(self, results: Results) -> None:
-        """Writes all of them."""
+    def save(self, results: Results, networks: Sequence[Workload] = ()) -> None:
+        """Writes all of them; reports are those of the networks, which are compiled once more."""
+        links = {} if self.reports is None else _write_reports(results, networks, self.reports)
+        if self.page is not None:
+            folder = self.page.resolve().parent
+            relative = {
+                trial: {name: os.path.relpath(path.resolve(), folder) for name, path in own.items()}
+                for trial, own in links.items()
+            }
+        else:
+            relative = {}
         for path, write in (
             (self.csv, results.save_csv),
             (self.parquet, results.save_parquet),
-            (self.page, _page_writer(results)),
+            (self.page, _page_writer(results, relative)),
         ):
             if path is not None:
                 write(path)
@@ -241,12 +260,44 @@ def _run(settings: Settings, networks: list[Workload], executor: Executor, journ
         return explored(settings, networks, executor, journal, on_progress)
 
 
-def _page_writer(results: Results) -> Callable[[Path], None]:
+def _write_reports(
+    results: Results, networks: Sequence[Workload], folder: Path
+) -> dict[int, dict[str, Path]]:
+    """Writes the report page of every program of the front; by trial and network, where it is."""
+    from tpuflow.cli.commands.report import graph_tensors, program_view
+    from tpuflow.compiler.program import compile as compile_graph
+    from tpuflow.compiler.schedule import Schedule
+    from tpuflow.execution.simulation import simulate
+    from tpuflow.io.files import make_folder, write_text
+    from tpuflow.partitioning.storage import load_graph
+    from tpuflow.report import render_page
+
+    make_folder(folder)
+    settings, level = results.settings, results.settings.levels[-1]
+    schedule = Schedule(search_steps=settings.search_steps if level > 1 else None)
+    found: dict[int, dict[str, Path]] = {}
+    with progress("reports") as advance:
+        for done, trial in enumerate(results.front):
+            advance(done, len(results.front))
+            point = {name: results.rows[trial][name] for name in settings.space.fields}
+            machine = settings.space.machine(point, settings.base)
+            for own in (each for each in networks if each.fits(point)):
+                graph = load_graph(own.graph)
+                program = compile_graph(graph, machine, level, schedule=schedule, seed=settings.seed)
+                run = simulate(program, values=False, trace=True)
+                path = folder / f"{trial}-{own.name}.html"
+                write_text(path, render_page(program_view(program, run, graph_tensors(graph))))
+                found.setdefault(trial, {})[own.name] = path
+    say(f"{folder}: reports of {len(found)} points")
+    return found
+
+
+def _page_writer(results: Results, reports: Mapping[int, Mapping[str, str]]) -> Callable[[Path], None]:
     def write(path: Path) -> None:
         from tpuflow.explore.page import study_page
         from tpuflow.io.files import write_text
 
-        write_text(path, study_page(results))
+        write_text(path, study_page(results, reports))
 
     return write
 
