@@ -242,7 +242,7 @@ class TaskQueue:
     @property
     def runs_here(self) -> bool:
         """See `Executor`."""
-        return isinstance(self, InProcess)
+        return False
 
     def cancel(self, task: Task[Any]) -> bool:
         """See `Executor`."""
@@ -275,6 +275,11 @@ class _Call:
 
 class InProcess(TaskQueue):
     """Runs work in this process, one piece after another."""
+
+    @property
+    def runs_here(self) -> bool:
+        """See `Executor`."""
+        return True
 
     def as_completed(self) -> Iterator[Task[Any]]:
         """See `Executor`."""

@@ -55,9 +55,6 @@ DEVIATIONS = 16.0
 FEW_MARGIN = 3.0
 """With fewer samples than `MANY` all 16-bit grids reach so many times as far beyond what was seen."""
 
-SHARDS = 16
-"""Into so many shards samples are divided at most, however many processes there are."""
-
 FEW = 32
 """Fewer samples do not reach as far as others will: ranges get headroom."""
 
@@ -270,7 +267,7 @@ def collect(
         ExecutorError: A process was lost more than once.
     """
     counting = _Pass(float_model, config, dict(exceptions or {}), histograms, several=samples.count > 1)
-    shards = [samples] if executor is None else samples.shards(-(-samples.count // SHARDS))
+    shards = [samples] if executor is None else samples.shards()
     if executor is None or len(shards) == 1:
         statistics = counting.count(samples, progress=progress)
     else:

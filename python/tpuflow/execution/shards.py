@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Sharded"]
 
-SHARDS = 16
-"""Into so many shards samples are divided at most, however many processes there are."""
-
 
 @dataclass(frozen=True)
 class Sharded:
@@ -57,7 +54,7 @@ class Sharded:
         self, samples: Samples, progress: Callable[[int, int], None] | None = None
     ) -> dict[str, NDArray[Any]]:
         """Outputs of all samples, as `run_samples` gives them."""
-        shards = samples.shards(-(-samples.count // SHARDS))
+        shards = samples.shards()
         done = 0
 
         def step(at: int, _found: object) -> None:

@@ -44,6 +44,9 @@ or in the order of the network."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 LABELS = "labels"
+SHARDS = 16
+"""Into so many shards samples are divided at most."""
+
 ANNOUNCED_BYTES = 4 << 30
 """Reading more than this is announced."""
 
@@ -200,12 +203,13 @@ class Samples:
         order = generator.permutation(len(self._sources))
         return replace(self, _sources=tuple(self._sources[at] for at in order), _seed=seed, _counts=())
 
-    def shards(self, size: int) -> list[Samples]:
+    def shards(self, size: int | None = None) -> list[Samples]:
         """The samples divided in their order: whole feeds, at least `size` samples in each but the last.
 
+        Without a size there are at most `SHARDS`, however many processes are to run them.
         Those of files stay in their files, which are not divided; of shuffled files there is one shard.
         """
-        size = -(-size // self.batch) * self.batch
+        size = -(-(size or -(-self.count // SHARDS)) // self.batch) * self.batch
         if len(self._sources) == 1 and not isinstance(self._sources[0], Path) and self._seed is None:
             arrays = self._sources[0]
             cuts = range(0, self.count, size)

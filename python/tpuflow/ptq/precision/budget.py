@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, get_args
 
 from tpuflow.ptq.precision.limits import Limits
-from tpuflow.ptq.precision.sensitivity import Row
+from tpuflow.ptq.precision.sensitivity import Row, rows_of
 from tpuflow.ptq.precision.trials import PRECISIONS, Cost, PrecisionError
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def within_budget(
         raise PrecisionError("a budget of the metric needs one: give it with --metric")
     limits = limits or Limits()
     base, loss = trials.cost({}), trials.loss({})
-    rows = _rows(trials, widths, limits, base, loss)
+    rows = rows_of(trials, ((layer, width) for layer in trials.layers for width in widths), limits)
     if shown is not None:
         shown(rows)
     steps = path(rows, "cycles" if budget.kind == "drop" else budget.kind)
@@ -157,20 +157,6 @@ def within_budget(
 def _spent(cost: Cost, kind: str) -> int:
     """The amount that a network spends of a kind of budget."""
     return {"bytes": cost.bytes, "activations": cost.activations}.get(kind, cost.cycles)
-
-
-def _rows(trials: Trials, widths: Sequence[str], limits: Limits, base: Cost, loss: float) -> list[Row]:
-    rows = []
-    for layer, width in trials.in_waves((layer, width) for layer in trials.layers for width in widths):
-        if not trials.can(layer, width):
-            continue
-        if not limits.go_on():
-            break
-        own = {layer.name: width}
-        found = trials.loss(own)
-        value = trials.value(own) if trials.evaluator.name else math.nan
-        rows.append(Row(layer, width, found, loss - found, value, trials.cost(own) - base))
-    return rows
 
 
 def path(rows: Sequence[Row], kind: Kind) -> list[_Step]:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from tpuflow.ptq.precision.limits import Limits
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tpuflow.ptq.precision.trials import Cost, Layer, Trials
 
-__all__ = ["Row", "sensitivity"]
+__all__ = ["Row", "rows_of", "sensitivity"]
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,17 @@ def sensitivity(trials: Trials, precision: str, limits: Limits | None = None) ->
         precision: What each layer is given in turn.
         limits: Where to stop at the latest; layers come in their order then.
     """
-    limits = limits or Limits()
+    pairs = ((layer, precision) for layer in trials.layers)
+    # Equal gains stay in the order of the network.
+    return sorted(rows_of(trials, pairs, limits or Limits()), key=lambda row: -row.gain)
+
+
+def rows_of(trials: Trials, alone: Iterable[tuple[Layer, str]], limits: Limits) -> list[Row]:
+    """A row for each layer with a precision that it can have, in order, until a limit is reached."""
     base, cost = trials.loss({}), trials.cost({})
     scored = trials.evaluator.name != ""
     rows = []
-    for layer, _ in trials.in_waves((layer, precision) for layer in trials.layers):
+    for layer, precision in trials.in_waves(alone):
         if not trials.can(layer, precision):
             continue
         if not limits.go_on():
@@ -55,5 +63,4 @@ def sensitivity(trials: Trials, precision: str, limits: Limits | None = None) ->
         loss = trials.loss(own)
         value = trials.value(own) if scored else float("nan")
         rows.append(Row(layer, precision, loss, base - loss, value, trials.cost(own) - cost))
-    # Equal gains stay in the order of the network.
-    return sorted(rows, key=lambda row: -row.gain)
+    return rows
