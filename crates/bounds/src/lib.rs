@@ -48,6 +48,9 @@ use work::{LiveGraph, Work};
 pub struct GraphBounds {
     /// Of all of it.
     pub whole: Bounds,
+    /// Of the cycles from one run to the next of every stream in which an iteration has all work of a run and units take one
+    /// iteration after the other. Those of start and latency are 0.
+    pub interval: Bounds,
     /// Of each layer alone.
     pub layers: Vec<LayerBound>,
     /// Of the counters of a run.
@@ -75,6 +78,7 @@ pub fn bounds(graph: &Graph, machine: &Machine) -> GraphBounds {
     let every = Every { graph, machine, live: &live, producer: &producer, constants: &constants, works: &works };
     GraphBounds {
         whole: every.bounds(),
+        interval: every.interval(),
         layers: layers
             .map(|(index, work)| {
                 bound_without_neighbors(work, constants.bytes([index].into_iter(), |piece| piece.bytes), machine)
@@ -164,6 +168,33 @@ impl Every<'_> {
             segment: last_store_end(chains.makespan(), machine),
             path: last_store_end(chains.ends(), machine),
         }
+    }
+
+    fn interval(&self) -> Bounds {
+        let (machine, works) = (self.machine, self.works);
+        let sum = |part: fn(&Work) -> u64| works.iter().map(part).sum::<u64>();
+        let ports = self.input_bytes() + self.output_bytes();
+        let constants = self.least_loads();
+        let first = if machine.ddr_spaces() > 1 { channel(ports, machine) } else { 0 };
+        Bounds {
+            array: sum(|w| w.array),
+            ddr: split(constants + ports, machine).max(first),
+            ewp: sum(|w| w.ewp),
+            pdp: sum(|w| w.pdp),
+            ports: sum(|w| w.weights).max(sum(|w| w.words).div_ceil(machine.cache.banks.into())),
+            ..Bounds::default()
+        }
+    }
+
+    /// Bytes of constants that every iteration of a stream loads: where a unit begins an iteration the caches hold some of the
+    /// constants it will use. Units may begin at different times, so the one with most to load counts.
+    fn least_loads(&self) -> u64 {
+        let (machine, works) = (self.machine, self.works);
+        let resident = machine.cache_bytes() + machine.ewp_cache_bytes();
+        let used = |by: fn(&Work) -> u64| {
+            self.constants.bytes((0..works.len()).filter(|&layer| by(&works[layer]) > 0), |piece| piece.bytes)
+        };
+        [used(|w| w.array), used(|w| w.ewp), used(|w| w.pdp)].into_iter().max().unwrap_or(0).saturating_sub(resident)
     }
 
     fn counters(&self) -> LeastCounters {

@@ -77,6 +77,24 @@ impl Value {
         }
     }
 
+    /// The tensor it is part of.
+    pub(crate) fn tensor(self) -> Option<u32> {
+        match self {
+            Self::Element(element) => Some(element.tensor),
+            Self::Running { tensor, .. } => Some(tensor),
+            _ => None,
+        }
+    }
+
+    /// The same part of another tensor, if it is part of one.
+    pub(crate) fn with_tensor(self, tensor: u32) -> Self {
+        match self {
+            Self::Element(element) => Self::Element(Element { tensor, ..element }),
+            Self::Running { terms, byte, .. } => Self::Running { tensor, terms, byte },
+            other => other,
+        }
+    }
+
     /// Address space and byte of a constant, and the packed weights it is an element of, if it is.
     pub(crate) fn constant(self) -> Option<(u8, u64, Option<PackedImage>)> {
         match self {
@@ -145,11 +163,11 @@ pub(crate) struct Actor {
 pub(crate) type Tokens = [u32; tpuflow_ir::Unit::COUNT];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
-    end: u64,
-    value: Value,
-    writer: Option<Actor>,
-    readers: Tokens,
+pub(crate) struct Run {
+    pub(crate) end: u64,
+    pub(crate) value: Value,
+    pub(crate) writer: Option<Actor>,
+    pub(crate) readers: Tokens,
 }
 
 /// Defined stretch of a read: `start .. end` holds `value` onwards.
@@ -208,6 +226,20 @@ impl Memories {
     /// Whether every byte holds the same, by the same writers and readers.
     pub(crate) fn has_same_contents(&self, other: &Self) -> bool {
         self.spaces == other.spaces
+    }
+
+    /// Puts other values in place of some; writers and readers stay.
+    pub(crate) fn replace(&mut self, other: impl Fn(Space, u64, Value) -> Option<Value>) {
+        for (&space, memory) in &mut self.spaces {
+            for (&start, run) in memory {
+                run.value = other(space, start, run.value).unwrap_or(run.value);
+            }
+        }
+    }
+
+    /// All runs by memory and first byte.
+    pub(crate) fn all_runs(&self) -> impl Iterator<Item = (Space, u64, &Run)> {
+        self.spaces.iter().flat_map(|(&space, memory)| memory.iter().map(move |(&start, run)| (space, start, run)))
     }
 
     /// How many runs were read or replaced until now.

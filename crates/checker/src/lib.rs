@@ -12,6 +12,8 @@
 //! Where layers are computed in parts, the program is one of a graph in which they stand as parts; that this graph computes what
 //! the original does is shown first ([`parts`]).
 //!
+//! A program whose runs may follow each other without a pause is checked for every number of runs ([`stream`]).
+//!
 //! Nothing here is shared with the planner, the emitter or the simulator beyond the definitions of the instruction set; in
 //! particular the bytes whose values an instruction reads and writes are worked out anew. That everything else it touches is in
 //! order, too, is checked against the definition of what that is ([`tpuflow_ir::access`]). Without a graph the same walk checks
@@ -38,6 +40,7 @@ mod pool;
 mod reduce;
 mod rule;
 mod state;
+mod stream;
 mod stretches;
 mod transfer;
 mod units;
@@ -67,10 +70,12 @@ pub fn check(graph: &Graph, program: &Program) -> Result<(), Vec<Violation>> {
 /// # Errors
 /// The first `most` violations in program order.
 pub fn check_to(graph: &Graph, program: &Program, most: usize) -> Result<(), Vec<Violation>> {
-    if program.tilings.is_empty() {
-        return walk::walk(Some(graph), program, most).and_then(|()| limits(program));
-    }
-    walk::walk(Some(&tiled_graph(graph, program)?), program, most).and_then(|()| limits(program))
+    let check = |graph: &Graph| {
+        walk::walk(Some(graph), program, most)?;
+        limits(program)?;
+        stream::check(Some(graph), program, most)
+    };
+    if program.tilings.is_empty() { check(graph) } else { check(&tiled_graph(graph, program)?) }
 }
 
 /// The graph with its layers as a program has them.
@@ -114,7 +119,9 @@ pub fn check_parts(graph: &Graph, parts: &Graph, claims: &[Claim]) -> Result<(),
 /// # Errors
 /// As [`check`].
 pub fn check_rules(program: &Program) -> Result<(), Vec<Violation>> {
-    walk::walk(None, program, REPORTED).and_then(|()| limits(program))
+    walk::walk(None, program, REPORTED)?;
+    limits(program)?;
+    stream::check(None, program, REPORTED)
 }
 
 /// Checks what no rule of values needs, but whoever runs the program: that its numbers can be computed with.

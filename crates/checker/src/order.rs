@@ -16,6 +16,11 @@ pub(crate) struct Order {
 }
 
 impl Order {
+    /// What every instruction of a unit so far knew at its start.
+    pub(crate) fn known(&self, unit: Unit) -> &[Tokens] {
+        &self.started[unit.index()]
+    }
+
     /// Takes the next instruction of the list. Gives it its number in its unit and its knowledge, or what is wrong with its
     /// waits.
     pub(crate) fn start(&mut self, instruction: &Instruction) -> (Actor, Tokens, Result<(), Fault>) {

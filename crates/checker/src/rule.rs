@@ -182,6 +182,9 @@ pub enum Rule {
     /// Layers in parts compute the graph.
     #[error("layers in parts compute the graph")]
     Parts,
+    /// Runs that overlap repeat themselves.
+    #[error("every iteration of a stream repeats the one before")]
+    Stream,
 }
 
 /// Which operand of an instruction, or which port.
@@ -330,6 +333,7 @@ impl Rule {
         Self::Limits,
         Self::Ddr,
         Self::Parts,
+        Self::Stream,
     ];
 
     pub(crate) fn violation(self, expected: impl Display, found: impl Display) -> Fault {

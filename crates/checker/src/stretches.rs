@@ -59,6 +59,13 @@ impl Stretches {
         needed
     }
 
+    /// All stretches: memory, first byte, end, last writers and readers.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Space, u64, u64, [Tokens; 2])> {
+        self.spaces.iter().flat_map(|(&space, memory)| {
+            memory.iter().map(move |(&start, set)| (space, start, set.end, [set.writers, set.readers]))
+        })
+    }
+
     /// How many stretches were read or replaced until now.
     pub(crate) fn access_count(&self) -> u64 {
         self.access_count

@@ -81,7 +81,7 @@ pub(crate) fn walk_from(
     program: &Program,
     most: usize,
     from: Option<[&State; 2]>,
-    mut each: impl FnMut(&Steps),
+    mut each: impl FnMut(&mut Steps),
 ) -> Result<(), Vec<Violation>> {
     let mut violations = Vec::new();
     let mut report = |instruction, fault: Fault| {
@@ -97,7 +97,7 @@ pub(crate) fn walk_from(
     let from = from.filter(|[first, _]| first.memories.has_same_contents(&steps.walk.memories));
     steps.resume(from.map(|[_, state]| state));
     while let Some(instruction) = program.instructions.get(steps.position) {
-        each(&steps);
+        each(&mut steps);
         let at = steps.position;
         if let Err(fault) = steps.step_to_next(instruction)
             && report(Some(at), fault)
@@ -105,7 +105,7 @@ pub(crate) fn walk_from(
             return Err(violations);
         }
     }
-    each(&steps);
+    each(&mut steps);
     steps.walk.actor = None;
     if let Err(fault) = steps.walk.finish()
         && report(None, fault)
@@ -123,7 +123,7 @@ pub(crate) fn walk_from(
 /// A walk and how far it has come.
 pub(crate) struct Steps<'a> {
     walk: Walk<'a>,
-    order: Order,
+    pub(crate) order: Order,
     pub(crate) position: usize,
 }
 
@@ -167,6 +167,18 @@ impl<'a> Steps<'a> {
         (self.walk.actor, self.walk.known) = (Some(actor), known);
         self.position += 1;
         outcome.and_then(|()| self.walk.step(instruction)).and_then(|()| self.walk.check_accesses(instruction, actor))
+    }
+
+    pub(crate) fn memories(&self) -> &Memories {
+        &self.walk.memories
+    }
+
+    pub(crate) fn memories_mut(&mut self) -> &mut Memories {
+        &mut self.walk.memories
+    }
+
+    pub(crate) fn stretches(&self) -> &Stretches {
+        &self.walk.stretches
     }
 
     pub(crate) fn state(&self) -> State {

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::ProgramError;
 use crate::program::Port;
-use crate::{Error, Program};
+use crate::{Error, Program, Stream};
 
 impl Program {
     /// SHA-256 over descriptors, instructions, ports, sizes of memories, constants and predicted cycles, as 64 hex digits.
@@ -33,6 +33,9 @@ impl Program {
         if !self.states.is_empty() {
             hash.part(&postcard::to_allocvec(&self.states).map_err(fail)?);
         }
+        if let Some(stream) = &self.stream {
+            hash.part(&postcard::to_allocvec(&encode_stream(stream)).map_err(fail)?);
+        }
         hash.count(self.constants.len());
         for image in &self.constants {
             hash.part(image);
@@ -46,6 +49,18 @@ fn encode_port(port: &Port) -> Result<Vec<u8>, postcard::Error> {
     let Port { name: _, shape, dtype, quant, source: _, view } = port;
     postcard::to_allocvec(&(shape, dtype, quant, view))
 }
+
+/// The body of a stream in numbers.
+fn encode_stream(stream: &Stream) -> (u64, Vec<EncodedRepeated>) {
+    let body = stream.body.iter().map(|repeated| {
+        let waits = repeated.waits.iter().map(|wait| (wait.unit.index(), wait.ago, wait.count));
+        (repeated.instruction.0, repeated.lag, waits.collect())
+    });
+    (stream.predicted_interval, body.collect())
+}
+
+/// Instruction, lag, waits.
+type EncodedRepeated = (u32, u32, Vec<(usize, u32, u32)>);
 
 /// A hash of parts, each behind its length, so that no two lists of parts look alike.
 struct Parts(Sha256);
@@ -114,6 +129,7 @@ mod tests {
             bounds: Bounds::default(),
             predicted_cycles: 9,
             allocations: vec![],
+            stream: None,
         }
     }
 

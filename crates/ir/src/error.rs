@@ -7,6 +7,7 @@ mod machine;
 mod program;
 mod relocation;
 mod shape;
+mod stream;
 mod width;
 
 pub use crate::function::FunctionError;
@@ -19,6 +20,7 @@ pub use machine::MachineError;
 pub use program::{ProgramError, SyntaxError};
 pub use relocation::RelocationError;
 pub use shape::ShapeError;
+pub use stream::StreamError;
 pub use width::WidthError;
 
 /// Errors of this crate; messages name the value and what is wrong with it.

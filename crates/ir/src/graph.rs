@@ -151,6 +151,11 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// No network.
+    pub(crate) fn empty() -> Self {
+        Self { name: String::new(), tensors: vec![], layers: vec![], inputs: vec![], outputs: vec![], states: vec![] }
+    }
+
     /// A tensor.
     #[must_use]
     pub fn tensor(&self, id: TensorId) -> &Tensor {
@@ -282,15 +287,7 @@ impl GraphBuilder {
     /// An empty graph.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        let graph = Graph {
-            name: name.to_owned(),
-            tensors: vec![],
-            layers: vec![],
-            inputs: vec![],
-            outputs: vec![],
-            states: vec![],
-        };
-        Self { graph }
+        Self { graph: Graph { name: name.to_owned(), ..Graph::empty() } }
     }
 
     /// Adds an input.

@@ -96,6 +96,11 @@ impl Program {
         for port in self.inputs.iter().chain(&self.outputs) {
             port.check_limits(word)?;
         }
+        if let Some(stream) = &self.stream {
+            at_most("predicted_interval", stream.predicted_interval, WORK)?;
+            let bounds = stream.bounds.by_name();
+            bounds.iter().try_for_each(|(name, cycles)| at_most(format_args!("bound {name}"), *cycles, WORK))?;
+        }
         self.check_states()
     }
 
@@ -111,7 +116,7 @@ impl Program {
         for (number, instruction) in self.instructions.iter().enumerate() {
             self.check_work(&instruction.work, word).map_err(|error| error.at(Place::Instruction(number)))?;
         }
-        Ok(())
+        self.check_stream_references()
     }
 
     /// Proves that states lie as such, and that the position is one of theirs.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::allocation;
 pub use crate::allocation::Allocation;
 use crate::isa::{Descriptor, Instruction, Unit};
-use crate::{DType, DescriptorId, Image, LayerId, Machine, Quant, Source, State, Tiling, View};
+use crate::{DType, DescriptorId, Image, LayerId, Machine, Quant, Source, State, Stream, Tiling, View};
 
 /// An input or output: where it lies in DDR and how it is meant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -180,6 +180,9 @@ pub struct Program {
     pub predicted_cycles: u64,
     /// Allocations of the shared cache over the program, for reports.
     pub allocations: Vec<Allocation>,
+    /// How runs follow each other without a pause, if that was planned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<Stream>,
 }
 
 impl Program {
@@ -212,6 +215,7 @@ impl Program {
             allocations: vec![],
             states: vec![],
             tilings: vec![],
+            stream: None,
             fallback: None,
             ..self.clone()
         }
@@ -222,6 +226,12 @@ impl Program {
     pub fn is_raw(&self) -> bool {
         let word = self.machine.word();
         self.inputs.iter().chain(&self.outputs).all(|port| port.is_raw(word))
+    }
+
+    /// Where the constants of a DDR address space end.
+    #[must_use]
+    pub fn ddr_constants_end(&self, space: u8) -> u64 {
+        self.constants.get(usize::from(space)).map_or(0, |image| image.len() as u64)
     }
 
     /// A descriptor.

@@ -27,6 +27,8 @@ use crate::{Error, Image, Program};
 const VERSION: u32 = 4;
 /// Version of the form of programs with states.
 const WITH_STATES: u32 = 5;
+/// Version of the form of programs with a stream of runs.
+const WITH_STREAM: u32 = 6;
 /// Oldest version that is read.
 const OLDEST: u32 = 3;
 /// Bytes of a piece of the checksum.
@@ -114,6 +116,7 @@ impl Program {
             bounds: self.bounds.clone(),
             predicted_cycles: self.predicted_cycles,
             allocations: self.allocations.clone(),
+            stream: self.stream.clone(),
         };
         serde_json::to_string(&shell).map_err(ProgramError::from)
     }
@@ -125,7 +128,11 @@ impl Program {
     fn to_file(&self) -> Result<Vec<u8>, FileError> {
         let program = self.metadata()?;
         let encoded = postcard::to_allocvec(&(&self.descriptors, &self.instructions)).map_err(ProgramError::from)?;
-        let version = if self.states.is_empty() { VERSION } else { WITH_STATES };
+        let version = match (&self.stream, self.states.is_empty()) {
+            (Some(_), _) => WITH_STREAM,
+            (None, false) => WITH_STATES,
+            (None, true) => VERSION,
+        };
         let sha256 = digest(version, &program, &encoded, &self.constants);
         let header = Header { version, sha256, machine_hash: self.machine.hash(), program };
         let header = serde_json::to_string(&header)?;
@@ -165,8 +172,8 @@ impl Program {
         }
         let text = entries.and_then(|entries| entries.get(KEY)).ok_or(FileError::Absent(Kind::Program))?;
         let Version { version } = serde_json::from_str(text).map_err(FileError::Header)?;
-        if !(OLDEST..=WITH_STATES).contains(&version) {
-            let reads = Versions { oldest: OLDEST, newest: WITH_STATES };
+        if !(OLDEST..=WITH_STREAM).contains(&version) {
+            let reads = Versions { oldest: OLDEST, newest: WITH_STREAM };
             return Err(FileError::version(Kind::Program, version, reads));
         }
         let header: Header = serde_json::from_str(text).map_err(FileError::Header)?;
@@ -247,6 +254,7 @@ mod tests {
             bounds: Bounds { ddr: 7, ..Bounds::default() },
             predicted_cycles: 9,
             allocations: vec![],
+            stream: None,
         }
     }
 
@@ -299,7 +307,7 @@ mod tests {
     #[test]
     fn refusals_name_the_reason() {
         let version = refusal(&format!(r#"{{\"version\":{VERSION}"#), r#"{\"version\":7"#);
-        let reads = format!("{OLDEST} to {WITH_STATES}");
+        let reads = format!("{OLDEST} to {WITH_STREAM}");
         assert_eq!(
             version,
             format!("version 7 of the program file is newer than this build, which reads {reads}: update tpuflow")

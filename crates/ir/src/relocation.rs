@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::error::RelocationError;
 use crate::isa::Work;
-use crate::{Instruction, Port, Program, Space};
+use crate::{Instruction, Port, Program, Space, View};
 
 /// Ports that move together.
 #[derive(Clone, Debug)]
@@ -156,6 +156,91 @@ impl Program {
             Some(end) if end > capacity => Err(RelocationError::Capacity { ports, end, capacity }),
             Some(_) => Ok(()),
         }
+    }
+}
+
+/// Where the ports of the runs of a stream lie: those of run 0 as in the program, all of the others behind its memory, run by run,
+/// so far apart that pages and channels are the same.
+pub(crate) struct PortRegions {
+    regions: Vec<Region>,
+    word: usize,
+    /// By address space: from run 0 to run 1, and from any later run to the next.
+    distances: Vec<[u64; 2]>,
+    ddr_bytes: Vec<u64>,
+    capacity: u64,
+}
+
+impl PortRegions {
+    /// Of a program.
+    ///
+    /// # Errors
+    /// [`RelocationError`] when a port is not bytes of memory.
+    pub(crate) fn of(program: &Program) -> Result<Self, RelocationError> {
+        let regions = program.regions()?;
+        let machine = &program.machine;
+        let period = match machine.ddr.interleave_bytes {
+            0 => machine.page_bytes(),
+            bytes => bytes * machine.channels() as u64,
+        };
+        let period = period.max(machine.word() as u64).next_multiple_of(machine.word() as u64);
+        let distances = program.ddr_bytes.iter().enumerate().map(|(space, &bytes)| {
+            let own = || regions.iter().filter(|region| usize::from(region.space) == space).map(|r| &r.bytes);
+            let (start, end) = (own().map(|b| b.start).min().unwrap_or(0), own().map(|b| b.end).max().unwrap_or(0));
+            [bytes.saturating_sub(start).next_multiple_of(period), (end - start).next_multiple_of(period)]
+        });
+        Ok(Self {
+            distances: distances.collect(),
+            word: machine.word(),
+            ddr_bytes: program.ddr_bytes.clone(),
+            capacity: machine.ddr_capacity(),
+            regions,
+        })
+    }
+
+    /// How far the ports of a run are from those of the first.
+    fn distance(&self, space: u8, run: u32) -> u64 {
+        let Some(&[first, next]) = self.distances.get(usize::from(space)) else { return 0 };
+        if run == 0 { 0 } else { first + next * u64::from(run - 1) }
+    }
+
+    /// Moves the access of an instruction to a port, if it has one, to the port of a run.
+    ///
+    /// # Errors
+    /// [`RelocationError::Shared`] when it accesses other memory as well.
+    pub(crate) fn move_to_run(&self, instruction: &mut Instruction, run: u32) -> Result<(), RelocationError> {
+        let Some((space, bytes, address)) = external(instruction, self.word) else { return Ok(()) };
+        let Some(region) = self.regions.iter().find(|region| region.overlaps(space, &bytes)) else { return Ok(()) };
+        if bytes.start < region.bytes.start || region.bytes.end < bytes.end {
+            return Err(RelocationError::Shared { ports: region.ports.clone(), instruction: 0 });
+        }
+        *address += self.distance(space, run);
+        Ok(())
+    }
+
+    /// Moves a port to a run, unless it is a constant.
+    pub(crate) fn move_port(&self, view: &mut View, run: u32) {
+        let Space::Ddr(space) = view.space else { return };
+        if self.regions.iter().any(|region| region.space == space && region.bytes.contains(&view.address)) {
+            view.address += self.distance(space, run);
+        }
+    }
+
+    /// Bytes of every address space with the ports of so many runs.
+    ///
+    /// # Errors
+    /// [`RelocationError::Capacity`] when they do not fit.
+    pub(crate) fn ddr_bytes(&self, runs: u32) -> Result<Vec<u64>, RelocationError> {
+        let (capacity, last) = (self.capacity, runs.saturating_sub(1));
+        let mut bytes = self.ddr_bytes.clone();
+        for region in &self.regions {
+            let end = region.bytes.end + self.distance(region.space, last);
+            if end > capacity {
+                return Err(RelocationError::Capacity { ports: region.ports.clone(), end, capacity });
+            }
+            let own = &mut bytes[usize::from(region.space)];
+            *own = (*own).max(end);
+        }
+        Ok(bytes)
     }
 }
 

@@ -275,6 +275,7 @@ mod tests {
             bounds: Bounds { array: 1, ..Bounds::default() },
             predicted_cycles: 77,
             allocations: vec![Allocation { name: "weights of x".to_owned(), address: 0, bytes: 12, first: 0, last: 1 }],
+            stream: None,
         }
     }
 

@@ -21,8 +21,8 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 fn lower_bounds(py: Python<'_>, graph: &Graph, machine_toml: &str, origin: &str) -> PyResult<String> {
     let machine = tpuflow_ir::Machine::parse(origin, machine_toml).map_err(Failure::from)?;
     let graph = &graph.graph;
-    let GraphBounds { whole: cycles, counters, .. } = py.detach(|| bounds(graph, &machine));
-    let found = serde_json::json!({ "cycles": cycles, "counters": counters });
+    let GraphBounds { whole: cycles, interval, counters, .. } = py.detach(|| bounds(graph, &machine));
+    let found = serde_json::json!({ "cycles": cycles, "interval": interval, "counters": counters });
     Ok(serde_json::to_string(&found).map_err(|error| Failure::program(error.to_string()))?)
 }
 
@@ -38,7 +38,10 @@ fn check(py: Python<'_>, graph: Option<&Graph>, program: &Program) -> Vec<String
         };
         match checked {
             Err(violations) => violations.iter().map(ToString::to_string).collect(),
-            Ok(()) => cycles(program).into_iter().chain(graph.into_iter().flat_map(|g| limits(g, program))).collect(),
+            Ok(()) => {
+                let of_graph = graph.into_iter().flat_map(|g| limits(g, program));
+                cycles(program).into_iter().chain(interval(program)).chain(of_graph).collect()
+            }
         }
     })
 }
@@ -52,6 +55,19 @@ fn cycles(program: &Compiled) -> Option<String> {
     }
 }
 
+/// The difference between the cycles from run to run of a stream and those the program states.
+fn interval(program: &Compiled) -> Option<String> {
+    let stated = program.stream.as_ref()?.predicted_interval;
+    let untraced = tpuflow_simulator::Options { values: false, ..tpuflow_simulator::Options::default() };
+    let cycles = |runs| -> Result<u64, Box<dyn std::error::Error>> {
+        Ok(tpuflow_simulator::simulate(&program.unrolled(runs)?, &[], &untraced)?.cycles)
+    };
+    match tpuflow_ir::stream::interval(cycles) {
+        Err(error) => Some(format!("the stream of runs: {error}")),
+        Ok(interval) => differs("predicted cycles from run to run", interval, stated),
+    }
+}
+
 /// The differences between the bounds of the graph and those a program states.
 fn limits(graph: &Network, program: &Compiled) -> Vec<String> {
     let parts = match tpuflow_checker::in_parts(graph, &program.tilings) {
@@ -59,8 +75,17 @@ fn limits(graph: &Network, program: &Compiled) -> Vec<String> {
         Err(error) => return vec![error.to_string()],
     };
     let found = bounds(&parts, &program.machine);
-    let whole: Bounds =
-        if program.tilings.is_empty() { found.whole } else { found.whole.min(&bounds(graph, &program.machine).whole) };
+    let of_parts = |own: &Bounds, of: fn(&GraphBounds) -> &Bounds| {
+        if program.tilings.is_empty() { own.clone() } else { own.min(of(&bounds(graph, &program.machine))) }
+    };
+    let whole = of_parts(&found.whole, |bounds| &bounds.whole);
+    let interval = program.stream.as_ref().map(|stream| (of_parts(&found.interval, |b| &b.interval), &stream.bounds));
+    let of_runs = interval.iter().flat_map(|(computed, stated)| {
+        let named = computed.by_name().into_iter().zip(stated.by_name());
+        named.filter_map(|((name, computed), (_, stated))| {
+            differs(&format!("bound {name} from run to run"), computed, stated)
+        })
+    });
     let named = whole.by_name().into_iter().zip(program.bounds.by_name());
     let of_all =
         named.filter_map(|((name, computed), (_, stated))| differs(&format!("bound {name}"), computed, stated));
@@ -72,7 +97,7 @@ fn limits(graph: &Network, program: &Compiled) -> Vec<String> {
     let remedy = |difference: String| {
         format!("{difference}; an earlier version computed it otherwise, or it was edited: build the program again")
     };
-    of_all.chain(of_layers).map(remedy).collect()
+    of_all.chain(of_layers).chain(of_runs).map(remedy).collect()
 }
 
 fn differs<T: PartialEq + std::fmt::Display>(what: &str, computed: T, stated: T) -> Option<String> {

@@ -84,6 +84,7 @@ impl From<ScheduleError> for Failure {
             | ScheduleError::Check { .. }
             | ScheduleError::Layers { .. }
             | ScheduleError::Tiling { .. }
+            | ScheduleError::Stream(_)
             | ScheduleError::Time => "ProgramError",
         };
         Self(class, error.to_string())

@@ -282,6 +282,17 @@ impl Graph {
         self.graph.tensors.iter().map(made).collect()
     }
 
+    /// Whether rows of some input stay on the device from run to run.
+    #[getter]
+    fn has_state(&self) -> bool {
+        !self.graph.states.is_empty()
+    }
+
+    /// The graph of so many independent runs: inputs, layers and outputs run by run, constants once.
+    fn repeated(&self, runs: u32) -> Self {
+        Self::new(self.graph.repeated(runs))
+    }
+
     /// All layers in order.
     #[getter]
     fn layers(&self) -> PyResult<Vec<GraphLayer>> {

@@ -26,7 +26,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// Compiles a graph for the machine of a TOML text; `origin` names that text in errors.
 #[pyfunction]
 #[pyo3(signature = (
-    graph, machine_toml, level, *, parameters_json=None, tiling_json=None, seed=0, time_limit=None, origin="machine"
+    graph, machine_toml, level, *, parameters_json=None, tiling_json=None, seed=0, time_limit=None, origin="machine", stream=false
 ))]
 #[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
 fn schedule(
@@ -39,13 +39,14 @@ fn schedule(
     seed: u64,
     time_limit: Option<f64>,
     origin: &str,
+    stream: bool,
 ) -> PyResult<Program> {
     let parameters = parameters_json.map(serde_json::from_str).transpose();
     let parameters = parameters.map_err(|error| PyValueError::new_err(format!("parameters: {error}")))?;
     let tiling = tiling_json.map(serde_json::from_str).transpose();
     let tiling = tiling.map_err(|error| PyValueError::new_err(format!("tiling: {error}")))?.unwrap_or_default();
     let machine = Machine::parse(origin, machine_toml).map_err(Failure::from)?;
-    let options = Options { level, parameters, seed, time_limit, tiling, ..Options::default() };
+    let options = Options { level, parameters, seed, time_limit, tiling, stream, ..Options::default() };
     let untraced = tpuflow_simulator::Options { values: false, ..tpuflow_simulator::Options::default() };
     let timing = |program: &_| Some(tpuflow_simulator::simulate(program, &[], &untraced).ok()?.cycles);
     let program = py.detach(|| tpuflow_scheduler::schedule_by(&graph.graph, &machine, &options, &timing));

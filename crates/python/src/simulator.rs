@@ -89,6 +89,12 @@ impl Program {
         Ok(Self { program: Arc::new(placed), cache: self.cache.clone() })
     }
 
+    /// The stream of so many runs, each beginning before the one before has ended, as a program of the graph repeated as often.
+    fn unrolled(&self, py: Python<'_>, runs: u32) -> PyResult<Self> {
+        let unrolled = py.detach(|| self.program.unrolled(runs));
+        Ok(Self::new(unrolled.map_err(|error| Failure::program(error.to_string()))?))
+    }
+
     /// Number of instructions.
     fn __len__(&self) -> usize {
         self.program.instructions.len()

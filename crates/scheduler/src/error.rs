@@ -2,7 +2,7 @@
 
 mod tiling;
 
-use tpuflow_ir::error::GraphError;
+use tpuflow_ir::error::{GraphError, StreamError};
 
 pub use tiling::TilingError;
 
@@ -55,6 +55,9 @@ pub enum ScheduleError {
         /// Layers there are.
         layers: usize,
     },
+    /// Runs of the program cannot overlap.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
     /// The graph breaks an invariant.
     #[error("graph: {0}")]
     Graph(GraphError),

@@ -19,6 +19,7 @@
 //! | [`alloc`], `addresses` | buffers -> addresses |
 //! | `emission` | virtual program and addresses -> instructions with units and tokens, packed constants |
 //! | `planning` | many plans -> the best: the portfolio, searches, fallbacks |
+//! | `stream` | program -> the same with its runs overlapping |
 //!
 //! Modules import only what stands above them in this table; a test counts cycles.
 //!
@@ -39,6 +40,7 @@ mod options;
 mod order;
 pub mod parameters;
 mod planning;
+mod stream;
 pub mod tiling;
 mod virtual_program;
 
@@ -51,7 +53,7 @@ use budget::{SearchBudget, TimedPrograms};
 use parameters::Parameters;
 use planning::fallback;
 pub use planning::phases;
-use planning::portfolio::compiled;
+use planning::portfolio::{Request, compiled};
 use tpuflow_checker::check;
 use tpuflow_ir::{Graph, Machine, Program};
 
@@ -70,12 +72,14 @@ pub struct Options {
     pub time_limit: Option<f64>,
     /// Layers that the user wants computed in parts.
     pub tiling: tiling::request::Request,
+    /// Whether runs may follow each other without a pause ([`Program::stream`]).
+    pub stream: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let tiling = tiling::request::Request::default();
-        Self { level: 1, parameters: None, seed: 0, budget_steps: 200, time_limit: None, tiling }
+        Self { level: 1, parameters: None, seed: 0, budget_steps: 200, time_limit: None, tiling, stream: false }
     }
 }
 
@@ -115,7 +119,13 @@ pub fn schedule_by(
     let timing: Timing = &|program| timed.cycles(program);
     let (program, fallback) = fallback::first(&fallback::ladder(wanted), |parameters| {
         let budget = SearchBudget { seed: options.seed, steps: parameters.steps(options.budget_steps), deadline };
-        checked(graph, compiled(graph, machine, &tilings, parameters, budget, timing)?)
+        checked(
+            graph,
+            compiled(
+                &Request { graph, machine, tilings: &tilings, parameters, budget, stream: options.stream },
+                timing,
+            )?,
+        )
     })?;
     Ok(Program { level: options.level, fallback, ..program })
 }

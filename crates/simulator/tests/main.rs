@@ -18,6 +18,7 @@ mod parallel;
 mod parts;
 mod programs;
 mod states;
+mod streams;
 mod thousands;
 mod trial;
 mod twin;

@@ -13,7 +13,8 @@ use tpuflow_ir::isa::{
 };
 use tpuflow_ir::program::{Allocation, LayerSummary};
 use tpuflow_ir::{
-    Bounds, Descriptor, Instruction, Parts, Port, Program, Quant, Source, State, Tiling, View, Wait, Window, Work,
+    Bounds, Descriptor, Instruction, IterationWait, Parts, Port, Program, Quant, Repeated, Source, State, Stream,
+    Tiling, View, Wait, Window, Work,
 };
 
 /// Names of the fields of structs.
@@ -58,8 +59,12 @@ fn named() -> BTreeSet<String> {
     let mut names = structs! {
         Program {
             name, machine, batch, level, fallback, descriptors, instructions, constants, ddr_bytes, spill_bytes,
-            cache_peak_bytes, inputs, outputs, states, position, tilings, layers, bounds, predicted_cycles, allocations
+            cache_peak_bytes, inputs, outputs, states, position, tilings, layers, bounds, predicted_cycles, allocations,
+            stream
         }
+        Stream { body, predicted_interval, bounds }
+        Repeated { instruction, lag, waits }
+        IterationWait { unit, ago, count }
         Port { name, shape, dtype, quant, source, view }
         Quant { scale, zero_point }
         Source { name, shape, permutation, dtype }

@@ -77,6 +77,9 @@ pub enum LimitError {
     /// A clamp that holds nothing.
     #[error("lo {lo} exceeds hi {hi}")]
     Clamp { lo: i32, hi: i32 },
+    /// A stream whose body cannot be repeated.
+    #[error("instruction {entry} of the stream's body {reason}")]
+    Stream { entry: usize, reason: &'static str },
     /// A state whose ports do not lie as one.
     #[error("state {state}: its output does not lie behind the rows of its input, or these have another length")]
     State { state: usize },

@@ -24,8 +24,10 @@ use crate::options::PipelineMode;
 use crate::virtual_program::addresses::{Addresses, Lifetime, resolve_view};
 use crate::virtual_program::{Content, Memory, VirtualProgram};
 use allocations::allocations;
+pub(crate) use cost_model::CostModel;
 use layout::Issued;
 pub(crate) use layout::Layout;
+pub(crate) use tokens::TokenTracker;
 
 /// Which line takes a transfer that none is set apart for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +108,7 @@ impl Plan {
             bounds: Bounds::default(),
             predicted_cycles: cycles,
             allocations: Vec::new(),
+            stream: None,
         };
         let (lowered, addresses, memory) = (Arc::clone(lowered), Arc::clone(addresses), Arc::clone(memory));
         Self { lowered, addresses, memory, mode, transfer_options, places, ends, program }
@@ -147,6 +150,17 @@ impl Plan {
     /// The same instructions by a layout of them.
     pub fn by(&self, context: &PlanningContext, layout: &Layout, options: TransferOptions) -> Self {
         Self::new(context, layout, self.mode, options)
+    }
+
+    /// The same instructions in the same order with buffers at other addresses.
+    ///
+    /// # Errors
+    /// [`ScheduleError::External`] when external memory is too small.
+    pub fn relocated(&self, context: &PlanningContext, addresses: &Addresses) -> Result<Self, ScheduleError> {
+        let options = self.transfer_options.clone();
+        let parallel = self.mode != PipelineMode::Sequential;
+        let layout = Layout::new(context, Arc::clone(&self.lowered), addresses, parallel, &options)?;
+        Ok(Self::new(context, &layout, self.mode, options))
     }
 
     /// How what lies in external memory is brought in.

@@ -25,15 +25,18 @@ struct Segment {
 #[derive(Debug, Default)]
 pub(crate) struct TokenTracker {
     memories: BTreeMap<Space, BTreeMap<u64, Segment>>,
+    /// Instructions so far.
+    added: Counts,
     /// Per unit and instruction, what had finished when it started.
     known: [Vec<Counts>; Unit::COUNT],
 }
 
 impl TokenTracker {
-    /// Adds the next instruction; returns what it waits for, at most one entry per unit.
-    pub fn add(&mut self, unit: Unit, accesses: &Accesses) -> SmallVec<[Wait; 4]> {
+    /// Adds the next instruction; returns how many instructions of every unit must have finished before it starts.
+    pub fn needs(&mut self, unit: Unit, accesses: &Accesses) -> Counts {
         let own = unit.index();
-        let number = self.known[own].len() as u32 + 1;
+        self.added[own] += 1;
+        let number = self.added[own];
         let mut need = [0; Unit::COUNT];
         for stretch in &accesses.reads {
             self.read(stretch, own, number, &mut need);
@@ -41,6 +44,13 @@ impl TokenTracker {
         for stretch in &accesses.writes {
             self.write(stretch, own, number, &mut need);
         }
+        need
+    }
+
+    /// Adds the next instruction; returns what it waits for, at most one entry per unit.
+    pub fn add(&mut self, unit: Unit, accesses: &Accesses) -> SmallVec<[Wait; 4]> {
+        let own = unit.index();
+        let need = self.needs(unit, accesses);
         let mut known = self.known[own].last().copied().unwrap_or_default();
         let wanted: SmallVec<[(usize, u32); 4]> =
             (0..Unit::COUNT).filter(|&v| need[v] > known[v]).map(|v| (v, need[v])).collect();

@@ -40,6 +40,7 @@ pub(crate) fn first<T>(
             Ok(found) => return Ok((found, Some(format!("{name} taken; {}", failed.join("; "))))),
             Err(
                 error @ (ScheduleError::Graph(_)
+                | ScheduleError::Stream(_)
                 | ScheduleError::Level(_)
                 | ScheduleError::Layers { .. }
                 | ScheduleError::Tiling { .. }),

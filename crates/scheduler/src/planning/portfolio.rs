@@ -14,27 +14,41 @@ use crate::memory_space::can_write_through;
 use crate::options::granularity::{StageGranularities, TileGranularity};
 use crate::options::{PipelineMode, PlanOptions};
 use crate::parameters::Parameters;
+use crate::stream::with_stream;
 use crate::tiling;
 use crate::tiling::groups::{Pricing, groups};
 
+/// What a program is asked for.
+pub(crate) struct Request<'a> {
+    pub graph: &'a Graph,
+    pub machine: &'a Machine,
+    /// Layers that are computed in parts in any case.
+    pub tilings: &'a [Tiling],
+    pub parameters: &'a Parameters,
+    pub budget: SearchBudget,
+    /// Whether runs are to follow each other without a pause.
+    pub stream: bool,
+}
+
 /// A program by given settings, not yet checked. Where tensors pass through external memory, a graph in which groups of layers
 /// are computed part by part is planned as well.
-pub(crate) fn compiled(
-    graph: &Graph,
-    machine: &Machine,
-    tilings: &[Tiling],
-    parameters: &Parameters,
-    budget: SearchBudget,
-    timing: Timing,
-) -> Result<Program, ScheduleError> {
+pub(crate) fn compiled(request: &Request, timing: Timing) -> Result<Program, ScheduleError> {
+    let &Request { graph, machine, tilings, parameters, budget, stream } = request;
     let context = PlanningContext::new(graph, machine, budget, parameters)?;
+    let finished = |context: &PlanningContext, finalists: Vec<Plan>| -> Result<Program, ScheduleError> {
+        let plan = shortest(context, finalists, timing)?;
+        if stream { with_stream(context, plan, timing) } else { Ok(plan.program(context)) }
+    };
     let in_parts = |tilings: &[Tiling]| -> Result<Program, ScheduleError> {
         let tiled = tiling::tiled(graph, tilings)?.graph;
         let own = PlanningContext::new(&tiled, machine, budget, parameters)?;
-        let program = shortest(&own, finalists(&own, timing)?, timing)?.program(&own);
+        let mut program = finished(&own, self::finalists(&own, timing)?)?;
         // What holds for every program of the graph, as far as it does for parts in narrower pixels.
-        let bounds = program.bounds.min(&context.bounds().whole);
-        Ok(Program { tilings: tilings.to_vec(), bounds, ..program })
+        program.bounds = program.bounds.min(&context.bounds().whole);
+        if let Some(stream) = &mut program.stream {
+            stream.bounds = stream.bounds.min(&context.bounds().interval);
+        }
+        Ok(Program { tilings: tilings.to_vec(), ..program })
     };
     if !tilings.is_empty() {
         return in_parts(tilings);
@@ -58,7 +72,7 @@ pub(crate) fn compiled(
             return Ok(program);
         }
     }
-    Ok(shortest(&context, finalists, timing)?.program(&context))
+    finished(&context, finalists)
 }
 
 /// The finalist that is the fastest once its order has been improved by local search.
@@ -353,7 +367,9 @@ mod tests {
             let mut tried = 0;
             let outcome = fallback::first(&rungs, |parameters| {
                 let budget = SearchBudget { seed: 0, steps: 10, deadline: None };
-                let mut program = compiled(&graph, &machine, &[], parameters, budget, &|_| None)?;
+                let request =
+                    Request { graph: &graph, machine: &machine, tilings: &[], parameters, budget, stream: false };
+                let mut program = compiled(&request, &|_| None)?;
                 tried += 1;
                 if tried <= failing {
                     // Nobody waits for anybody.

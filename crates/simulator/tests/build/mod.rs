@@ -66,6 +66,7 @@ pub fn program(machine: &Machine, ddr_bytes: u64) -> Program {
         bounds: Bounds::default(),
         predicted_cycles: 0,
         allocations: vec![],
+        stream: None,
     }
 }
 

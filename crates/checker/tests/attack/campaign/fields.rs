@@ -291,6 +291,7 @@ fn put_header(program: &mut Program, mut value: Value) -> bool {
         layers: _,
         bounds: _,
         allocations: _,
+        stream: _,
     } = new;
     (program.name, program.batch, program.level, program.fallback) = (name, batch, level, fallback);
     (program.ddr_bytes, program.spill_bytes) = (ddr_bytes, spill_bytes);

@@ -427,7 +427,7 @@ const TOGETHER: u64 = 4;
 const BESIDE: usize = 8;
 
 /// Pairs of buffers (positions in `owners`) that are read and written at the same time, and how often.
-fn apart(code: &VirtualProgram, owners: &[usize], machine: &Machine) -> Vec<Vec<(usize, u64)>> {
+pub(crate) fn apart(code: &VirtualProgram, owners: &[usize], machine: &Machine) -> Vec<Vec<(usize, u64)>> {
     let mut place = vec![None; code.buffers.len()];
     for (position, &owner) in owners.iter().enumerate() {
         place[owner] = Some(position);
