@@ -26,10 +26,12 @@ class LowerBounds:
 
     Attributes:
         cycles: The largest of the bounds of the makespan.
+        interval: The largest of the bounds of the cycles from one inference of a stream to the next.
         report: Least counters, under the keys of a report of a run: `cycles`, `counters`, `layers`.
     """
 
     cycles: int
+    interval: int
     report: Mapping[str, Any]
 
 
@@ -50,7 +52,11 @@ def lower_bounds(graph: _core.Graph, machine: Machine) -> LowerBounds:
         for layer, least in zip(graph.layers, counters["layers"], strict=True)
     ]
     banks = {"bank_accesses": [counters["bank_accesses"]]}
-    return LowerBounds(cycles, {"cycles": cycles, "counters": banks, "layers": [*layers, transfers]})
+    return LowerBounds(
+        cycles,
+        max(found["interval"].values()),
+        {"cycles": cycles, "counters": banks, "layers": [*layers, transfers]},
+    )
 
 
 def _layer(name: str, dtype: str, macs: int = 0, least: Mapping[str, int] | None = None) -> dict[str, Any]:

@@ -112,6 +112,10 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
     choices = schedule or Schedule()
     if choices.tiling and isinstance(graph, Partitioned):
         _fits_segments(choices.tiling, graph)
+    if choices.pipeline and isinstance(graph, Partitioned):
+        raise ProgramError(
+            "inferences of a network in segments cannot overlap: the host computes between segments"
+        )
 
     def schedule_part(part: _core.Graph) -> _core.Program:
         may = choices.parameters_json(level)
@@ -127,12 +131,15 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
                 seed=seed,
                 time_limit=time_limit,
                 origin=name,
+                stream=choices.pipeline,
             )
 
         if cache is None or time_limit is not None:
             program = make()
         else:
-            program = compile_or_reuse(Path(cache), part, text, level, (may, parts, seed), make)
+            program = compile_or_reuse(
+                Path(cache), part, text, level, (may, parts, seed, choices.pipeline), make
+            )
         if strict and program.fallback is not None:
             raise ProgramError(f"level {level} fell back to a lower one: {program.fallback}")
         return program

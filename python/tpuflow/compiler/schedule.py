@@ -39,6 +39,8 @@ class Schedule:
             other tensors while they are not alive (`shared`).
         search_steps: Most steps of every search, each of a thousand instructions placed; None: 200. Without
             any (0) level 5 takes a tenth of the time, for programs 0 to 4 % slower.
+        pipeline: Plan for a stream of inferences as well, of which each begins before the one before has
+            ended; the program is the one with the fewest cycles from one to the next.
     """
 
     parameters: CompileParameters | None = None
@@ -46,6 +48,7 @@ class Schedule:
     layer_groups: GroupSearch = "dynamic"
     io_memory: IoMemory = "separate"
     search_steps: int | None = None
+    pipeline: bool = False
 
     def __post_init__(self) -> None:
         """Checks the choices.
@@ -74,7 +77,9 @@ class Schedule:
             TilingError: Parts that make no sense.
         """
         parameters, tiling = parameters_of(level, config), tiling_of(config)
-        return cls(parameters, tiling, config.layer_groups, config.io_memory, config.search_steps)
+        return cls(
+            parameters, tiling, config.layer_groups, config.io_memory, config.search_steps, config.pipeline
+        )
 
     def parameters_json(self, level: int) -> str | None:
         """JSON for the scheduler; None: all is as the level has it."""

@@ -66,6 +66,8 @@ class ScheduleConfig(Section):
     search_steps: int | None = Field(default=None, ge=0)
     """Most steps of every search, each of a thousand instructions placed; unset: 200. Without any (0) level 5
     takes a tenth of the time, for programs 0 to 4 % slower."""
+    pipeline: bool = False
+    """Plan for a stream of inferences as well, of which each begins before the one before has ended."""
     io_memory: Literal["separate", "shared"] = "separate"
     """Inputs and outputs in pages of DDR of their own, or in pages shared with other tensors."""
     slicing_scheme: dict[str, tuple[dict[SliceAxis, tuple[int, int]], ...]] = Field(default={})

@@ -15,10 +15,11 @@ from tpuflow.compiler.schedule import Schedule
 from tpuflow.energy import area, energy, load_table
 from tpuflow.errors import TpuflowError
 from tpuflow.execution.simulation import simulate
+from tpuflow.execution.streams import stream_interval
 from tpuflow.executors import local_copy
 from tpuflow.explore.objectives import Figures, dominates, vector
 from tpuflow.explore.space import BATCH, PRECISION
-from tpuflow.partitioning import device_networks
+from tpuflow.partitioning import Partitioned, device_networks
 from tpuflow.partitioning.storage import load_graph
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Measurement:
                     "batch": own.batch,
                     "noise": own.noise,
                     "interval": own.interval,
+                    "period": own.period,
                 }
                 for name, own in self.networks.items()
             },
@@ -107,6 +109,7 @@ class Measurement:
                     row["batch"],
                     row.get("noise", 0.0),
                     None if row.get("interval") is None else tuple(row["interval"]),
+                    row.get("period"),
                 )
                 for name, row in rows.items()
             },
@@ -152,6 +155,12 @@ def _batch(path: Path) -> int:
     return int(shape[0]) if shape else 1
 
 
+def _overlaps(path: Path) -> bool:
+    """Whether runs of a network can overlap: the host has no share in them, and no state goes from one on."""
+    graph = _graph(path)
+    return not isinstance(graph, Partitioned) and not graph.has_state
+
+
 def bound_point(machine: Machine | str, workloads: Sequence[Workload], table_name: str) -> Measurement:
     """Lower bounds of a machine's figures, without a program; a text is why there is no machine."""
     if isinstance(machine, str):
@@ -169,7 +178,10 @@ def bound_point(machine: Machine | str, workloads: Sequence[Workload], table_nam
             return Measurement(0.0, {}, {}, f"{own.name}: {error}")
         least = sum(each.cycles for each in bounds)
         joules = sum(energy(each.report, machine.parameters, table).total.value for each in bounds)
-        networks[own.name] = Figures(least / machine["clock_hz"], joules, _batch(own.graph), own.noise)
+        period = bounds[0].interval / machine["clock_hz"] if _overlaps(own.graph) else None
+        networks[own.name] = Figures(
+            least / machine["clock_hz"], joules, _batch(own.graph), own.noise, period=period
+        )
         cycles[own.name] = least
     return Measurement(sum(part.value for part in sizes.values()), networks, cycles)
 
@@ -183,7 +195,7 @@ def measure_point(
     search_steps: int | None = None,
     comparison: Comparison | None = None,
 ) -> Measurement:
-    """Figures of the checked programs of a machine.
+    """Figures of the checked programs of a machine; for throughput, of streams of runs, too.
 
     Networks are built by rising bound, so that those that take long to build come last: given a comparison,
     what is left is not built once a finished trial dominates the point.
@@ -195,17 +207,25 @@ def measure_point(
     )
     sizes, by = area(machine.parameters, table), None
     bounds = {} if comparison is None else comparison.bounds.cycles
+    objectives = () if comparison is None else comparison.objectives
     for own in sorted(workloads, key=lambda own: bounds.get(own.name, 0)):
         try:
-            schedule = Schedule(search_steps=search_steps)
+            pipeline = "throughput" in objectives and _overlaps(own.graph)
+            schedule = Schedule(search_steps=search_steps, pipeline=pipeline)
             program = compile_graph(_graph(own.graph), machine, level, schedule=schedule, seed=seed)
             report = simulate(program, values=False).report
         except TpuflowError as error:
             return Measurement(0.0, {}, {}, f"{own.name}: {error}")
         seconds = report["cycles"] / machine["clock_hz"]
         joules = energy(report, machine.parameters, table).total
+        interval = None if isinstance(program, Partitioned) else stream_interval(program)
         networks[own.name] = Figures(
-            seconds, joules.value, _batch(own.graph), own.noise, (joules.low, joules.high)
+            seconds,
+            joules.value,
+            _batch(own.graph),
+            own.noise,
+            (joules.low, joules.high),
+            None if interval is None else interval.cycles / machine["clock_hz"],
         )
         cycles[own.name] = int(report["cycles"])
         by = comparison.dominating(networks) if comparison and len(networks) < len(workloads) else None

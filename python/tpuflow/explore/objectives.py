@@ -21,6 +21,7 @@ class Figures:
         batch: Samples in it.
         noise: Power of the outputs' error over that of the outputs in float; 0 where it is not measured.
         interval: Joules at least and at most, as far as the energy table knows them.
+        period: Seconds from one run of a stream to the next; None where runs do not overlap.
     """
 
     seconds: float
@@ -28,6 +29,7 @@ class Figures:
     batch: int
     noise: float = 0.0
     interval: tuple[float, float] | None = None
+    period: float | None = None
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ OBJECTIVES: Mapping[str, Objective] = {
     "latency": Objective("us", lambda own, _: own.seconds * 1e6, monotone=True),
     "throughput": Objective(
         "samples/s",
-        lambda own, _: own.seconds / own.batch,
-        monotone=True,
+        lambda own, _: (own.seconds if own.period is None else own.period) / own.batch,
+        monotone=False,
         sign=-1,
         shown=_reciprocal,
         value=_reciprocal,

@@ -13,6 +13,7 @@ import typer
 from tpuflow.cli.commands import options, paths
 from tpuflow.cli.commands.console import bytes_text, say, say_host, write_figures
 from tpuflow.cli.commands.progress import progress
+from tpuflow.cli.commands.simulate import interval_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,6 +81,13 @@ def build(
             help="Decoders: context lengths, new tokens included; programs for each phase and length.",
         ),
     ] = None,
+    pipeline: Annotated[
+        bool,
+        typer.Option(
+            "--pipeline",
+            help="Plan for a stream of inferences, each beginning before the one before has ended.",
+        ),
+    ] = False,
     host: options.Host = True,
     time_limit: Annotated[
         float | None,
@@ -138,6 +146,10 @@ def build(
     from tpuflow.plugins import load_plugins
 
     settings = options.configuration(config, dtype, lenient=lenient)
+    if pipeline:
+        settings = settings.model_copy(
+            update={"schedule": settings.schedule.model_copy(update={"pipeline": True})}
+        )
     folders = list(plugins or ())
     if model is None:
         model = _configured_model(settings)
@@ -353,8 +365,10 @@ def _accuracy(built: BuildResult) -> list[str]:
 def _write(built: BuildResult, request: Request, output: Path | None, json: Path | None) -> None:
     """Writes program, graph and figures, and says what they are."""
     import json as codec
+    from dataclasses import asdict
 
     from tpuflow.execution.simulation import simulate
+    from tpuflow.execution.streams import stream_interval
     from tpuflow.io.files import digest_lines, make_folder, publication, write_json, write_text
     from tpuflow.io.files.digests import SUFFIX
     from tpuflow.partitioning import device_networks
@@ -405,6 +419,9 @@ def _write(built: BuildResult, request: Request, output: Path | None, json: Path
     if figures["bound"]:
         limit = BOUND_NAMES[figures["binding"]]
         say(f"bound      {figures['bound']:,} cycles ({limit}): {verdict(figures['gap'])}")
+    intervals = [stream_interval(program) for program in programs]
+    for interval in filter(None, intervals):
+        say(f"pipeline   {interval_text(interval, figures['clock_hz'], content['batch'])}")
     say(f"program    {output} ({bytes_text(output.stat().st_size)}), graph {graph}")
     if built.layers is not None:
         say(f"layers     {settings}: settings by layer, to be edited and given back with --config")
@@ -413,6 +430,7 @@ def _write(built: BuildResult, request: Request, output: Path | None, json: Path
             json,
             {"host_subgraphs": []}
             | figures
+            | ({} if intervals[0] is None else {"pipeline": asdict(intervals[0])})
             | {
                 "stages_seconds": built.seconds,
                 "peak_rss_bytes": peak_rss_bytes(),

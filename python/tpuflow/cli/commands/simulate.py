@@ -16,9 +16,11 @@ from tpuflow.cli.commands.progress import progress
 if TYPE_CHECKING:
     from tpuflow.energy import EnergyTable
     from tpuflow.execution.simulation import Run
+    from tpuflow.execution.streams import Interval
+    from tpuflow.io.samples import Samples
     from tpuflow.partitioning.storage import AnyProgram
 
-__all__ = ["simulate"]
+__all__ = ["interval_text", "simulate"]
 
 TOP = 10
 
@@ -56,6 +58,15 @@ def simulate(
     report: Annotated[
         Path | None,
         typer.Option(metavar="FILE.html", help="Write a page with charts.", callback=paths.output),
+    ] = None,
+    pipeline: Annotated[
+        int | None,
+        typer.Option(
+            "--pipeline",
+            metavar="N",
+            min=1,
+            help="Simulate N overlapping inferences of a program made by `tpuflow build --pipeline`.",
+        ),
     ] = None,
     timing_only: Annotated[
         bool, typer.Option("--timing-only", help="Count cycles, compute no values.")
@@ -105,16 +116,22 @@ def simulate(
     samples = None if inputs is None else load_samples(inputs, network_inputs(loaded))
     if samples is None and not timing_only:
         say(f"no --inputs: random codes, seed {seed}")
+    traced = trace is not None or report is not None
     with progress("simulate") as advance:
-        run = run_program(
-            loaded,
-            samples,
-            values=not timing_only,
-            trace=trace is not None or report is not None,
-            array=array.value,
-            seed=seed,
-            progress=advance,
-        )
+        if pipeline is None:
+            run = run_program(
+                loaded,
+                samples,
+                values=not timing_only,
+                trace=traced,
+                array=array.value,
+                seed=seed,
+                progress=advance,
+            )
+        else:
+            loaded, run = _stream(
+                loaded, pipeline, samples, values=not timing_only, trace=traced, array=array.value, seed=seed
+            )
     if table is not None:
         run.report["energy"] = _energy(loaded, run, table)
     if outputs is not None:
@@ -129,6 +146,39 @@ def simulate(
     if fail_on_events and run.report["events"]:
         event = run.report["events"][0]
         raise EventError(f'{program}: {event["kind"]} in layer "{event["layer"]}" (--fail-on-events)')
+
+
+def _stream(
+    program: AnyProgram, inferences: int, samples: Samples | None, **choices: Any
+) -> tuple[AnyProgram, Run]:
+    """A stream of inferences as a program, and its run, whose report has the cycles from one to the next."""
+    import json as codec
+    from dataclasses import asdict
+
+    from tpuflow.errors import ProgramError
+    from tpuflow.execution.streams import simulate_stream, stream_interval
+    from tpuflow.partitioning import Partitioned
+
+    if isinstance(program, Partitioned):
+        raise ProgramError("inferences of a network in segments cannot overlap")
+    unrolled, run = simulate_stream(program, inferences, samples, **choices)
+    interval = stream_interval(program)
+    assert interval is not None, "the program has a stream"
+    batch = codec.loads(program.metadata())["batch"]
+    run.report["pipeline"] = {"inferences": inferences, "batch": batch} | asdict(interval)
+    return unrolled, run
+
+
+def interval_text(interval: Interval, clock_hz: float, batch: int) -> str:
+    """Cycles from one inference of a stream to the next, their bound, and samples a second."""
+    from tpuflow.report.words import BOUND_NAMES, verdict
+
+    rate = f"{interval.cycles:,} cycles from one inference to the next, "
+    rate += f"{batch * clock_hz / interval.cycles:,.0f} samples/s" if interval.cycles else ""
+    if not interval.bound:
+        return rate
+    bound = f"{interval.bound:,} cycles ({BOUND_NAMES[interval.binding]})"
+    return f"{rate}; {verdict(interval.cycles / interval.bound - 1)} of {bound}"
 
 
 def _require(path: Path, program: AnyProgram, machine: str) -> None:
@@ -172,6 +222,7 @@ def _write_charts(program: AnyProgram, run: Run, trace: Path | None, report: Pat
 def show_summary(report: Mapping[str, Any], *, every_layer: bool) -> None:
     """Prints the figures of a run for people."""
     from tpuflow.compiler.units import UNITS as LISTED
+    from tpuflow.execution.streams import Interval
     from tpuflow.report.words import BOUND_NAMES, BOUNDS, STALLS, UNITS, verdict
 
     heading(f"{report['program']} on {report['machine']}, -O{report['level']}")
@@ -183,6 +234,13 @@ def show_summary(report: Mapping[str, Any], *, every_layer: bool) -> None:
     if report["bound"]:
         bound = f"{report['bound']:,} cycles ({BOUND_NAMES[binding]})"
         say(f"{verdict(report['gap'])} of {bound}: {BOUNDS[binding]}")
+    if "pipeline" in report:
+        own = report["pipeline"]
+        interval = Interval(own["cycles"], own["bound"], own["binding"])
+        say(
+            f"stream of {own['inferences']} inferences: "
+            f"{interval_text(interval, report['clock_hz'], own['batch'])}"
+        )
     _show_segments(report)
     heading("Units")
     rows = []
