@@ -203,15 +203,20 @@ impl PortRegions {
         if run == 0 { 0 } else { first + next * u64::from(run - 1) }
     }
 
-    /// Moves the access of an instruction to a port, if it has one, to the port of a run.
+    /// Moves the access of instruction number `number` to a port, if it has one, to the port of a run.
     ///
     /// # Errors
     /// [`RelocationError::Shared`] when it accesses other memory as well.
-    pub(crate) fn move_to_run(&self, instruction: &mut Instruction, run: u32) -> Result<(), RelocationError> {
+    pub(crate) fn move_to_run(
+        &self,
+        instruction: &mut Instruction,
+        number: usize,
+        run: u32,
+    ) -> Result<(), RelocationError> {
         let Some((space, bytes, address)) = external(instruction, self.word) else { return Ok(()) };
         let Some(region) = self.regions.iter().find(|region| region.overlaps(space, &bytes)) else { return Ok(()) };
         if bytes.start < region.bytes.start || region.bytes.end < bytes.end {
-            return Err(RelocationError::Shared { ports: region.ports.clone(), instruction: 0 });
+            return Err(RelocationError::Shared { ports: region.ports.clone(), instruction: number });
         }
         *address += self.distance(space, run);
         Ok(())

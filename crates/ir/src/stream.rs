@@ -290,7 +290,7 @@ impl Program {
                 let Instruction { unit, layer, work, .. } = self.instructions[id.index()].clone();
                 let layer = LayerId::new(run as usize * layers + layer.index());
                 let mut instruction = Instruction { unit, layer, waits, work };
-                regions.move_to_run(&mut instruction, run)?;
+                regions.move_to_run(&mut instruction, id.index(), run)?;
                 instructions.push(instruction);
             }
         }

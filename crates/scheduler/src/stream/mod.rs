@@ -4,7 +4,7 @@
 //!
 //! | module | decides |
 //! |---|---|
-//! | [`buffers`] | addresses at which buffers share no bytes, as far as the caches have room |
+//! | [`buffers`] | addresses at which buffers share no bytes, as far as they fit the caches |
 //! | [`constants`] | which constants stay in the caches, so that only the first iteration loads them |
 //! | [`body`] | how far runs overlap: what ends so late that it belongs to the next iteration, and in which order it stands there |
 //! | [`waits`] | what an instruction waits for, in its iteration and the two before |
