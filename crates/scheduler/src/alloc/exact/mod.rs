@@ -8,8 +8,8 @@
 //!   search straight back to the state it came from.
 //! * A state that failed is remembered by a hash of its heads (64 bits, buffers without difference exchanged), and is never
 //!   entered again, whatever order led to it, in later attempts too.
-//! * Run times have heavy tails, so attempts are cut off and repeated with other preferences and growing budgets; sections
-//!   that failed are asked about earlier in the next.
+//! * Run times have heavy tails, so attempts are short and repeated with other preferences; sections that failed are asked
+//!   about earlier in the next, recent failures by preference.
 //!
 //! Sections, floors and decomposition in time follow the published idea of searching over canonical placements
 //! (Moffitt, "MiniMalloc", ASPLOS 2023, doi 10.1145/3623278.3624752); asking about one section, and preferring those that
@@ -32,8 +32,11 @@ const FEWEST_SLOTS: u32 = 12;
 const MOST_SLOTS: u32 = 22;
 /// Tasks examined between two looks at the caller's clock, some milliseconds.
 const WORK_BETWEEN_LOOKS: usize = 1 << 16;
-/// Budget of the first attempts, in steps.
-const FIRST_BUDGET: u64 = 2_000;
+/// Least budget of an attempt, in steps, and per buffer: most attempts that succeed never go far back.
+const LEAST_BUDGET: u64 = 2_000;
+const BUDGET_PER_ITEM: u64 = 4;
+/// Attempts share the steps done so far: one gets this part of them, so that a long search ends in long attempts, too.
+const BUDGET_SHARE: u64 = 512;
 /// Preferences of the attempts, by turns; those by lot take a new seed each time.
 const TURNS: [AnswerOrder; 4] = [AnswerOrder::Long, AnswerOrder::Any(1), AnswerOrder::Large, AnswerOrder::Any(2)];
 
@@ -129,10 +132,13 @@ impl Exact {
     pub fn below(&mut self, height: u64, steps: u64, go_on: &mut dyn FnMut(u64) -> bool) -> Verdict {
         let limit = i64::try_from(height / self.unit).unwrap_or(i64::MAX >> 1).min(i64::MAX >> 1);
         let end = self.steps.saturating_add(steps);
-        let mut budget = FIRST_BUDGET;
+        let start = self.steps;
+        let least = LEAST_BUDGET.max(BUDGET_PER_ITEM * self.root.len() as u64);
         loop {
             for prefer in TURNS {
                 self.turn += 1;
+                self.ground.fade();
+                let budget = least.max((self.steps - start) / BUDGET_SHARE);
                 let prefer = match prefer {
                     AnswerOrder::Any(lot) => AnswerOrder::Any(mix(self.seed ^ lot, self.turn)),
                     other => other,
@@ -145,7 +151,6 @@ impl Exact {
                     None => {}
                 }
             }
-            budget += budget / 2;
         }
     }
 

@@ -53,8 +53,8 @@ pub(super) struct Scratch {
     load: Vec<i64>,
     floor: Vec<i64>,
     ready: Vec<i64>,
-    /// By section: failures seen.
-    pub failures: Vec<u64>,
+    /// By section: failures seen, older ones counted less.
+    failures: Vec<u64>,
     order: Vec<(i64, i64, u32)>,
     /// Whether shifting buffers up keeps them where they may lie.
     unaligned: bool,
@@ -69,6 +69,13 @@ impl Scratch {
             failures: vec![1; sections],
             order: Vec::new(),
             unaligned,
+        }
+    }
+
+    /// Counts all failures so far a tenth less: what earlier attempts met must not outweigh what the next ones meet.
+    pub fn fade(&mut self) {
+        for failures in &mut self.failures {
+            *failures = 1 + (*failures - 1) * 9 / 10;
         }
     }
 
