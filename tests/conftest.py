@@ -27,7 +27,7 @@ settings.register_profile(
     "default", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 # For the inner loop, `./start test --fast`.
-settings.register_profile("fast", parent=settings.get_profile("default"), max_examples=20)
+settings.register_profile("fast", parent=settings.get_profile("default"), max_examples=10)
 # For a long search by hand: fresh examples at every run, and many of them.
 settings.register_profile(
     "deep", parent=settings.get_profile("default"), derandomize=False, max_examples=2000
@@ -56,11 +56,22 @@ def shared() -> Path:
     return folder
 
 
+# Of a test with more parameters than this the fast tier takes every fourth.
+MANY_PARAMETERS = 4
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks every test that uses shared networks as slow: they have far more than a few layers."""
+    """Marks as slow every test of shared networks, which have many layers, and most of many parameters."""
+    parameters: dict[str, list[pytest.Item]] = {}
     for item in items:
+        parameters.setdefault(item.nodeid.partition("[")[0], []).append(item)
         if "shared" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+    for each in parameters.values():
+        if len(each) > MANY_PARAMETERS:
+            for index, item in enumerate(each):
+                if index % 4:
+                    item.add_marker(pytest.mark.slow)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

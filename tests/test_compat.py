@@ -311,6 +311,7 @@ print(resident() - before)
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc")
 @pytest.mark.feature("PRG-20")
+@pytest.mark.slow
 def test_a_model_in_a_file_takes_little_memory(tmp_path: Path) -> None:
     b = Builder("wide")
     b.output(b.gemm(b.input("x", [1, 4096]), 4096))

@@ -97,6 +97,7 @@ def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_script_runs_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     done = run("script.py", "--flag", folder=tmp_path)

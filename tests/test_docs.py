@@ -139,7 +139,7 @@ def run_line(line: str) -> None:
 @pytest.mark.parametrize(
     "page",
     # The other pages search, build decoders or the library in C, which takes seconds.
-    slow_except(("golden-vectors", "program-tools", "qdq", "report"), WITH_SNIPPETS),
+    slow_except(("program-tools",), WITH_SNIPPETS),
 )
 def test_the_snippets_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -56,6 +56,7 @@ def test_small_networks(name: str, dtype: DType) -> None:
 @example(seed=228926, dtype="int16", machine=SMALL)  # a dilated 1x1 convolution, on rows cut anywhere
 @example(seed=6507, dtype="int16", machine=SMALL)  # a joined tensor in what would be another's padding
 @given(seed=st.integers(0, 2**31 - 1), dtype=st.sampled_from(DTYPES), machine=st.sampled_from(MACHINES))
+@pytest.mark.slow
 def test_random_networks(seed: int, dtype: DType, machine: str | Path) -> None:
     proto = random_model(seed)
     network = Network.of(proto, samples(proto, 4, seed), dtype)

@@ -13,6 +13,9 @@ from conftest import REPOSITORY
 from tpuflow.config import Config
 from tpuflow.config.cfg import parse_cfg
 
+# They read the repository and run nothing of the package.
+pytestmark = pytest.mark.slow
+
 RECORDS = [record for group in features.groups().values() for record in group]
 TESTS = features.tests(REPOSITORY)
 ANSWERED = features.answers(TESTS)

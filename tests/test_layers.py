@@ -257,6 +257,7 @@ def test_the_reference_documents_every_public_name_and_nothing_else() -> None:
     assert sorted(named) == sorted(tpuflow.__all__)
 
 
+@pytest.mark.slow
 def test_files_that_docstrings_name_exist() -> None:
     wrong = []
     package = {path.name for path in modules()}
@@ -280,6 +281,7 @@ def test_paths_that_pages_name_exist() -> None:
     assert not {name for name in named - made if not (REPOSITORY / name).exists()}
 
 
+@pytest.mark.slow
 def test_nothing_of_the_core_knows_the_compatibility_names() -> None:
     names = {path.name for path in COMPAT.iterdir() if path.is_dir() and not path.name.endswith(".egg-info")}
     assert {"tpu_framework", "pytpu", "tpu_compiler"} <= names
@@ -342,6 +344,7 @@ def python_functions(path: Path) -> Iterator[tuple[str, int]]:
             yield node.name, (node.end_lineno or 0) - node.body[0].lineno + 1
 
 
+@pytest.mark.slow
 def test_functions_are_short() -> None:
     found: dict[str, int] = {}
     for path in sources():
@@ -353,6 +356,7 @@ def test_functions_are_short() -> None:
     assert {name: lines for name, lines in found.items() if lines > LONGEST} == {}, "divide them along ideas"
 
 
+@pytest.mark.slow
 def test_nothing_is_left_unfinished() -> None:
     for path in sources():
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):

@@ -164,6 +164,7 @@ FIXTURES = ("plain", "residual", "depthwise", "fire", "squeeze_excite")
 
 
 @pytest.mark.feature("SCH-24")
+@pytest.mark.slow
 def test_loads_work_and_stores_overlap_and_keep_apart_in_the_cache() -> None:
     """On a machine with a small cache, level 5 loads and stores parts while others are computed."""
     machine = REPOSITORY / "tests" / "end_to_end" / "small.toml"

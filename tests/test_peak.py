@@ -68,6 +68,7 @@ def test_inspect_lists_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.feature("SIM-10")
+@pytest.mark.slow
 def test_threads_of_the_host_change_neither_bits_nor_cycles(tmp_path: Path) -> None:
     path = tmp_path / "a.tpu"
     program(5).save(path)

@@ -20,6 +20,7 @@ def built() -> tpuflow.BuildResult:
     return tpuflow.build(DIGITS / "digits.onnx", CALIBRATION, level=5)
 
 
+@pytest.mark.slow
 def test_a_build_in_one_call_is_that_of_the_stages(built: tpuflow.BuildResult) -> None:
     model = tpuflow.load(DIGITS / "digits.onnx")
     graph = tpuflow.quantize(model, samples=tpuflow.samples(CALIBRATION, model))
@@ -31,6 +32,7 @@ def test_a_build_in_one_call_is_that_of_the_stages(built: tpuflow.BuildResult) -
     assert again.program.digest() == program.digest()
 
 
+@pytest.mark.slow
 def test_levels_are_compared_and_scored(built: tpuflow.BuildResult, tmp_path: Path) -> None:
     found = tpuflow.compare(DIGITS / "digits.onnx", built.program, CALIBRATION, graph=built.graph, count=2)
     assert found.bit_equal

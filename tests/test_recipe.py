@@ -68,6 +68,7 @@ def test_python_and_the_command_line_build_the_same_program(name: str, shared: P
     assert by_python(model, samples, tmp_path, 1) == by_command(model, samples, tmp_path, 1)
 
 
+@pytest.mark.slow
 def test_python_and_the_command_line_build_the_same_program_of_the_digits_network(tmp_path: Path) -> None:
     model, samples = DIGITS / "digits.onnx", DIGITS / "calibration.npz"
     built = by_command(model, samples, tmp_path, 5)
@@ -79,6 +80,7 @@ def test_python_and_the_command_line_build_the_same_program_of_the_digits_networ
     assert (tmp_path / "plain.tpuq").read_bytes() != built[0]
 
 
+@pytest.mark.slow
 def test_single_stages_of_the_command_line_leave_what_build_leaves(tmp_path: Path) -> None:
     model, samples = DIGITS / "digits.onnx", DIGITS / "calibration.npz"
     graph, _ = by_command(model, samples, tmp_path, 1)
@@ -94,6 +96,7 @@ def test_single_stages_of_the_command_line_leave_what_build_leaves(tmp_path: Pat
     assert not (tmp_path / "both.tpuq").exists()
 
 
+@pytest.mark.slow
 def test_a_build_takes_samples_in_memory() -> None:
     arrays = dict(np.load(DIGITS / "calibration.npz"))
     request = Request(DIGITS / "digits.onnx", calibration=DIGITS / "calibration.npz", verify=False)
@@ -177,6 +180,7 @@ def test_wrong_requests_say_what_is_wrong() -> None:
         tpuflow.quantize(model, samples={"y": images(4)["x"]})
 
 
+@pytest.mark.slow
 def test_only_the_recipe_calls_the_methods_of_its_stages() -> None:
     """Nobody writes the recipe a second time: what decides about a network is called from one module."""
     methods = {"better_equalized", "better_tuned", "apply_chain", "with_factors"}

@@ -148,6 +148,7 @@ def test_cycles_do_not_depend_on_values_or_the_model_of_the_array(program: _core
 
 
 @pytest.mark.feature("SIM-09")
+@pytest.mark.slow
 def test_time_follows_from_clock_and_bandwidth(tmp_path: Path) -> None:
     """Mostly array time: shorter at twice the clock, longer at a tenth of the bandwidth."""
     b = Builder("busy")

@@ -19,6 +19,9 @@ from listings import document
 from models.builder import Builder
 from tpuflow.report.tensorboard import log_folder
 
+# Their logs take some seconds to write.
+pytestmark = pytest.mark.slow
+
 
 def network() -> onnx.ModelProto:
     """Its file states no shapes but those of inputs and outputs."""

@@ -18,6 +18,9 @@ import pytest
 
 from conftest import REPOSITORY
 
+# They read the repository and run nothing of the package.
+pytestmark = pytest.mark.slow
+
 NAMES = {
     "judge": "evaluator, score",
     "judged": "evaluated, scored",
@@ -131,6 +134,7 @@ def words(name: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_names_are_words_of_the_field() -> None:
     wrong = set()
     for path in files(".py", ".pyi", ".rs"):

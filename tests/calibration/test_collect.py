@@ -154,6 +154,7 @@ def test_shards_in_order_give_the_same_ranges(strategy: str) -> None:
 
 
 @pytest.mark.feature("CAL-29")
+@pytest.mark.slow
 def test_the_number_of_threads_does_not_show() -> None:
     script = (
         "import numpy as np\n"

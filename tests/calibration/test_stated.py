@@ -235,6 +235,7 @@ def test_what_a_session_hands_out_is_known_before_it_runs() -> None:
 
 
 @pytest.mark.feature("QMO-28")
+@pytest.mark.slow
 def test_saved_statistics_drop_the_same_outliers(tmp_path: Path) -> None:
     model, path = network(), tmp_path / "s.json"
     shown = images(12)

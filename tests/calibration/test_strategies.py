@@ -291,6 +291,7 @@ def test_bins_are_configurable_and_matter_little(strategy: str) -> None:
 
 @settings(max_examples=40)
 @given(BATCHES, st.data())
+@pytest.mark.slow
 def test_shards_equal_one_pass(batches: list[NDArray[np.float32]], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(batches)))
     whole, first, second = observed(*batches), observed(*batches[:cut]), observed(*batches[cut:])

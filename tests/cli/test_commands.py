@@ -354,6 +354,7 @@ def test_a_plain_network_is_built_without_what_it_does_not_need(tmp_path: Path) 
     assert run.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
 def test_the_functions_are_there_in_any_order() -> None:
     program = (
         "import tpuflow, tpuflow.execution.simulation\nfrom tpuflow.calibration import Ranges\n"

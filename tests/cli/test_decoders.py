@@ -22,6 +22,7 @@ CHARACTERS = "abcdefghijklmnopqrstuvw"
 
 
 @pytest.mark.feature("IMP-36")
+@pytest.mark.slow
 def test_a_decoder_from_its_file_to_text(command: Command, tmp_path: Path) -> None:
     model, ids, words, file = (tmp_path / name for name in ("d.onnx", "ids.npz", "words.json", "d.tpub"))
     onnx.save(decoder("exported", layers=1), model)

@@ -23,6 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, command: Command) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_every_command_of_the_walk_runs(
     folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,7 @@ def test_help_imports_no_library_of_the_work_and_few_modules() -> None:
     assert found - bare <= ours | {name for name in found if name.startswith(("typer", "textwrap"))}
 
 
+@pytest.mark.slow
 def test_figures_go_to_standard_output_alone_and_carry_their_format(
     built: Built, command: Command, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def test_streams_that_are_closed_are_no_files_of_ours(built: Built, tmp_path: Pa
     assert page.read_text().startswith("<!")
 
 
+@pytest.mark.slow
 def test_an_output_that_cannot_be_written_is_an_error(built: Built) -> None:
     done = shell('"$@" > /dev/full', "inspect", built.program)
     assert done.returncode == 1
@@ -52,6 +53,7 @@ def test_an_encoding_that_lacks_characters_shows_escapes(tmp_path: Path) -> None
     assert done.stdout.isascii()
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_importing_ends_quietly(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, signal, sys\n"

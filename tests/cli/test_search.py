@@ -97,6 +97,7 @@ def test_without_data_it_is_said_what_stands_in(
 
 @pytest.mark.parametrize("command_name", slow_except(["mixed"], ["search", "mixed"]))
 @pytest.mark.feature("MSC-17")
+@pytest.mark.slow
 def test_a_search_that_was_interrupted_goes_on_where_it_was(
     command_name: str,
     built: Built,

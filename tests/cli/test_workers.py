@@ -93,6 +93,7 @@ def executor(request: pytest.FixtureRequest) -> Iterator[InProcess | LocalProces
 
 
 @pytest.mark.parametrize("source", ["calib.npz", "files"])
+@pytest.mark.slow
 def test_statistics_of_shards_are_those_of_all_samples(
     source: str, folder: Path, executor: InProcess | LocalProcesses
 ) -> None:
@@ -115,6 +116,7 @@ def test_statistics_of_shards_are_those_of_all_samples(
     assert means[0] == means[1]
 
 
+@pytest.mark.slow
 def test_a_sample_that_cannot_be_counted_is_named_by_its_number(
     folder: Path, executor: InProcess | LocalProcesses
 ) -> None:
@@ -152,6 +154,7 @@ def test_samples_are_divided_in_their_order(folder: Path) -> None:
         assert all(shard.count % 4 == 0 for shard in shards[:-1])
 
 
+@pytest.mark.slow
 def test_trials_of_a_lost_process_are_made_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch, command: Command, tmp_path: Path
 ) -> None:
@@ -183,6 +186,7 @@ def test_a_metric_of_a_plugin_needs_one_process(folder: Path) -> None:
         executor.share(evaluator)
 
 
+@pytest.mark.slow
 def test_searches_with_an_executor_here_find_the_same(folder: Path) -> None:
     model = load(folder / "m.onnx")
     opened = load_samples(folder / "calib.npz", model.inputs)

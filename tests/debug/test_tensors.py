@@ -88,6 +88,7 @@ def complete(graph: _core.Graph, program: _core.Program) -> StepReport:
 @pytest.mark.parametrize("batch", slow_except([1], [1, 3]))
 @pytest.mark.parametrize("dtype", slow_except(["int8"], ["int8", "int16"]))
 @pytest.mark.feature("PRG-15")
+@pytest.mark.slow
 def test_tensors_inside_groups_are_compared(dtype: str, batch: int) -> None:
     graph, program = built(grouped(batch), dtype, SMALL, 5)
     report = complete(graph, program)
@@ -134,6 +135,7 @@ def damaged(program: _core.Program, layer: str, change: Callable[[str], str]) ->
 
 @pytest.mark.parametrize("dtype", slow_except(["int8"], ["int8", "int16"]))
 @pytest.mark.feature("PRG-15")
+@pytest.mark.slow
 def test_a_wrong_value_inside_a_group_is_found(dtype: str) -> None:
     graph, program = built(grouped(2), dtype, SMALL, 5)
     tensor = next(each for each in checked(graph, program).tensors if each.parts > 1 and each.op == "conv")

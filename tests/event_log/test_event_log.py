@@ -21,6 +21,9 @@ from tpuflow.pipeline import BuildResult, Request, build
 from tpuflow.report.tensorboard import RunLog, log_folder, writer
 from tpuflow.report.tensorboard.histogram import ChannelStatistics, Histogram
 
+# Their logs take some seconds to write.
+pytestmark = pytest.mark.slow
+
 RUNS = ("original", "normalised", "calibrated", "quantised", "program")
 
 
@@ -51,6 +54,7 @@ def built(
 
 
 @pytest.mark.feature("VIS-01")
+@pytest.mark.slow
 def test_set_log_folder_makes_builds_write_there(built: Any) -> None:
     logs = built[0]
     assert log_folder() is None
@@ -62,6 +66,7 @@ def test_set_log_folder_makes_builds_write_there(built: Any) -> None:
 
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.feature("VIS-02")
+@pytest.mark.slow
 def test_a_graph_per_stage(built: Any, run: str) -> None:
     graph = events(built[0] / run).Graph()
     names = [node.name for node in graph.node]
@@ -229,6 +234,7 @@ def test_without_tensorboard_the_option_says_what_to_install(monkeypatch: pytest
 
 
 @pytest.mark.feature("VIS-04")
+@pytest.mark.slow
 def test_segments_of_the_host_are_nodes(tmp_path: Path) -> None:
     from partitioning.networks import NETWORKS  # noqa: PLC0415 - only here
 

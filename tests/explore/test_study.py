@@ -139,6 +139,7 @@ def networks(
 
 
 @pytest.mark.parametrize("combine", ["geomean", "worst"])
+@pytest.mark.slow
 def test_of_several_networks_those_left_are_not_built_once_the_point_is_dominated(
     combine: str, networks: tuple[list[Workload], Settings], tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ def test_settled_networks_stay_as_they_are(name: str) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000))
+@pytest.mark.slow
 def test_random_settled_networks_stay_as_they_are(seed: int) -> None:
     _unchanged(load(random_model(seed)).model)
 
@@ -147,6 +148,7 @@ def test_constants_are_computed_as_onnxruntime_does(node: Node) -> None:
     assert _same_as_in_onnxruntime(complete)
 
 
+@pytest.mark.slow
 def test_random_constants_are_computed_as_onnxruntime_does() -> None:
     compared = 0
     for seed in range(400):

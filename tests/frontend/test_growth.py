@@ -58,6 +58,7 @@ def calls(model: onnx.ModelProto) -> int:
 
 
 @pytest.mark.parametrize("network", [chain, star, shared_constant])
+@pytest.mark.slow
 def test_calls_grow_with_the_nodes(network: Callable[[int], onnx.ModelProto]) -> None:
     load(network(2))  # modules, schemas
     few, many = (calls(network(count)) for count in (25, 100))
@@ -65,6 +66,7 @@ def test_calls_grow_with_the_nodes(network: Callable[[int], onnx.ModelProto]) ->
 
 
 @pytest.mark.parametrize("network", [star, shared_constant])
+@pytest.mark.slow
 def test_no_list_of_all_users_is_made_for_each_of_them(
     monkeypatch: pytest.MonkeyPatch, network: Callable[[int], onnx.ModelProto]
 ) -> None:
@@ -157,6 +159,7 @@ def test_users_are_counted_once_for_every_input() -> None:
     assert use_count(x) == 1
 
 
+@pytest.mark.slow
 def test_a_wide_node_keeps_its_inputs_in_order_and_every_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each ray is replaced once; nothing looks at all inputs of the concatenation for it."""
     looked_at = 0

@@ -26,6 +26,7 @@ SAMPLE = (
 
 
 @pytest.mark.parametrize("operator", slow_except(set(SAMPLE) - {"gru", "lstm", "rotaryembedding"}, SAMPLE))
+@pytest.mark.slow
 def test_no_node_test_does_worse_than_the_list_says(operator: str) -> None:
     listed = json.loads(LIST.read_text())
     for name, case in cases_of(operator).items():

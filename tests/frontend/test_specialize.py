@@ -41,6 +41,7 @@ def _whole(model: onnx.ModelProto) -> np.ndarray[Any, np.dtype[np.float32]]:
 @pytest.mark.parametrize("style", slow_except(["exported"], ["exported", "contributed"]))
 @pytest.mark.parametrize("phases", [[(1, CONTEXT)], [(4, 16), (1, 16)], [(16, 16), (3, 8), (1, 16)]])
 @pytest.mark.feature("IMP-36")
+@pytest.mark.slow
 def test_steps_give_what_all_tokens_at_once_give(style: str, phases: list[tuple[int, int]]) -> None:
     model = decoder(style)
     levels = [FloatLevel(tpuflow.load(specialize(model, *phase))) for phase in phases]
@@ -107,6 +108,7 @@ def test_a_token_beyond_the_context_is_refused() -> None:
         steps.step(range(9))
 
 
+@pytest.mark.slow
 def test_integers_follow_and_past_and_present_share_a_grid() -> None:
     model = decoder("exported")
     levels = []

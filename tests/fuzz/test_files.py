@@ -11,6 +11,7 @@ from hypothesis import settings
 
 
 @pytest.mark.feature("CMP-21")
+@pytest.mark.slow
 def test_damaged_files_are_read_or_refused_in_a_line() -> None:
     script = Path(__file__).with_name("files.py")
     # A fifth of them in the fast tier, as of generated examples.

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from conftest import slow_except
-
 TIES = Path(__file__).with_name("test_ties.py")
 SCRIPT = """
 import sys
@@ -44,8 +42,9 @@ def test_every_instruction_set_offered_computes_the_product(isa: str) -> None:
     assert run(isa).returncode == 0
 
 
-# In the fast tier the reference alone: `test_ties.py` itself has the fastest that the processor offers.
-@pytest.mark.parametrize("isa", slow_except(["reference"], OFFERED))
+# Slow: in the fast tier `test_ties.py` itself has the fastest that the processor offers.
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", OFFERED)
 @pytest.mark.feature("NUM-30")
 def test_every_kernel_equals_the_reference_at_ties_and_limits(isa: str) -> None:
     """`test_ties.py` as it is, in a process that has this instruction set."""

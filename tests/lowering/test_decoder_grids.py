@@ -31,6 +31,7 @@ def _made(sequence: int, masked: float, starts: range) -> tuple[FloatModel, Grap
 
 
 @pytest.mark.parametrize("sequence", slow_except([1], [1, 3]))
+@pytest.mark.slow
 def test_what_a_mask_adds_makes_no_difference(sequence: int) -> None:
     outputs = []
     for masked in MASKS:

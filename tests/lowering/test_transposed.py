@@ -32,6 +32,7 @@ def operators_and_codes(
 
 @settings(deadline=None, max_examples=60)
 @given(st.data())
+@pytest.mark.slow
 def test_phases_have_the_bits_of_a_convolution_over_zeros(data: st.DataObject) -> None:
     def pair(low: int, high: int) -> tuple[int, int]:
         return data.draw(st.integers(low, high)), data.draw(st.integers(low, high))

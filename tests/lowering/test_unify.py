@@ -78,6 +78,7 @@ def test_one_name_may_stand_for_several_operators() -> None:
     assert summed("[(Eltwise, 0, 4, min)]") == summed("[(Add, 0, 4, min)]")
 
 
+@pytest.mark.slow
 def test_concatenations_in_a_long_row_have_one_grid() -> None:
     # Every one asks which grid the last of them has: recursion ended at the depth Python allows.
     b = Builder("row")

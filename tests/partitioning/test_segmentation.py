@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,6 +91,7 @@ def test_a_graph_of_one_side_is_one_turn() -> None:
     assert segmentation([], []).count == 1
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_nodes_take_a_second_or_so() -> None:
     count = 100_000
     before = [[other for other in (node - 1, node - 7) if other >= 0] for node in range(count)]

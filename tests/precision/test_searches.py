@@ -75,6 +75,7 @@ def test_a_layer_between_floats_and_codes_is_its_configuration(dtype: str, preci
 
 
 @pytest.mark.feature("MIX-15")
+@pytest.mark.slow
 def test_cycles_and_bytes_are_those_of_the_program() -> None:
     found = trials(level=5)
     rows = sensitivity(found, "16")

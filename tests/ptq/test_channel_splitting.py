@@ -139,6 +139,7 @@ def test_what_is_set_by_name_is_not_doubled() -> None:
 
 
 @pytest.mark.feature("GCA-13")
+@pytest.mark.slow
 def test_a_search_doubles_only_where_a_network_may_grow() -> None:
     model = products()
     names = [

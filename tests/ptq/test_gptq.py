@@ -237,6 +237,7 @@ def test_chains_that_are_none(chain: str) -> None:
 
 
 @pytest.mark.feature("GCA-13", "GCA-17")
+@pytest.mark.slow
 def test_a_search_keeps_the_best_it_tried() -> None:
     model = network()
     config = Config.parse({"quantize": {"weight_bits": 4}})

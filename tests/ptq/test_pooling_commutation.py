@@ -169,6 +169,7 @@ def test_averages_behind_layers_are_kept_if_they_are_better() -> None:
 
 
 @pytest.mark.feature("GCA-13")
+@pytest.mark.slow
 def test_a_search_tries_averages_behind_last_layers() -> None:
     model = network("pool")
     found = search(model, samples(model))

@@ -59,6 +59,7 @@ def transformer(seed: int = 0) -> FloatModel:
 
 
 @pytest.mark.feature("GCA-13")
+@pytest.mark.slow
 def test_a_search_widens_what_norms_and_softmax_hold() -> None:
     model = transformer()
     x = np.random.default_rng(3).standard_normal((24, 6, 8)).astype(np.float32)
@@ -79,6 +80,7 @@ def test_a_search_widens_what_norms_and_softmax_hold() -> None:
 
 
 @pytest.mark.feature("GCA-13")
+@pytest.mark.slow
 def test_a_search_widens_the_parts_of_a_residual() -> None:
     b = Builder("residual")
     x = b.node("Relu", b.conv(b.input("x", [1, 4, 8, 8]), 8))
@@ -117,6 +119,7 @@ def test_two_samples_are_enough_for_a_search() -> None:
 
 
 @pytest.mark.feature("GCA-13")
+@pytest.mark.slow
 def test_a_search_counts_all_values_unless_told_otherwise() -> None:
     model = network()
     samples = Samples.of({"x": images(8)}, model.inputs)
@@ -125,6 +128,7 @@ def test_a_search_counts_all_values_unless_told_otherwise() -> None:
         assert found.candidates[0].config.calibrate.count_all is expected
 
 
+@pytest.mark.slow
 def test_what_is_worse_than_the_default_on_samples_kept_apart_is_not_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -122,6 +122,7 @@ def test_names_cannot_break_the_page() -> None:
     assert 'onerror="alert' not in text
 
 
+@pytest.mark.slow
 def test_a_large_run_stays_small_on_disk() -> None:
     text, _ = page(250, 40)
     assert len(text) < 3_000_000

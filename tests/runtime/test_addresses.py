@@ -76,6 +76,7 @@ def test_places_that_cannot_be_are_refused(places: dict[str, Any], words: str) -
         device.load(program(), **places)
 
 
+@pytest.mark.slow
 def test_states_move_with_the_rows_they_append(built: BuiltDecoder) -> None:
     chosen = built.parts["decode1_context8"]
     part, level = chosen.program, graph_level(chosen.graph)
@@ -108,6 +109,7 @@ def graph() -> _core.Graph:
 
 
 @pytest.mark.feature("SCH-22", "SCH-26")
+@pytest.mark.slow
 def test_choices_of_a_schedule_change_programs_and_no_bit() -> None:
     network = graph()
     # Memory so slow that what passes through it decides.

@@ -20,6 +20,9 @@ from tpuflow.pipeline.decoders import BuiltDecoder
 from tpuflow.pipeline.stateful import StatefulDecoder
 from tpuflow.runtime import Device, State
 
+# Their decoder takes ten seconds to build.
+pytestmark = pytest.mark.slow
+
 Array = NDArray[Any]
 PAST = {f"past_key_values.{layer}.{kind}" for layer in range(2) for kind in ("key", "value")}
 
@@ -28,6 +31,7 @@ def step_feed(level: Level, tokens: list[int], position: int) -> dict[str, Array
     return phase_feed(level, PhaseLevel.of(level).phase, None, tokens, position)
 
 
+@pytest.mark.slow
 def test_steps_give_the_bits_of_the_graph_with_its_past_given(built: BuiltDecoder) -> None:
     part = built.parts["decode1_context16"]
     level = graph_level(part.graph)

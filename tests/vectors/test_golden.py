@@ -121,6 +121,7 @@ def flipped(content: bytes) -> bytes:
     return content[:at] + (b"1" if content[at : at + 1] == b"0" else b"0") + content[at + 1 :]
 
 
+@pytest.mark.slow
 def test_the_script_notices_every_file_that_is_changed(tiny_program: Path, tmp_path: Path) -> None:
     manifest = golden(tiny_program, 0, tmp_path / "whole")
     # Nothing else says what these hold.
