@@ -13,7 +13,7 @@ from cli.conftest import Command, tiny
 from models.builder import Builder, samples
 from tpuflow import _core, build
 from tpuflow.compiler.program import compile as compile_graph
-from tpuflow.compiler.schedule import Schedule
+from tpuflow.compiler.schedule import IoMemory, Schedule
 from tpuflow.config import Config, ScheduleConfig
 from tpuflow.errors import ProgramError
 from tpuflow.execution.simulation import simulate
@@ -44,6 +44,16 @@ def test_build_states_what_an_inference_takes_in_a_stream(folder: Path) -> None:
         f"pipeline   {interval['cycles']:,} cycles from one inference to the next"
         in (folder / "out.txt").read_text()
     )
+
+
+def test_a_program_with_a_stream_shows_it(folder: Path, command: Command) -> None:
+    interval = json.loads((folder / "p.json").read_text())["pipeline"]
+    sentence = f"{interval['cycles']:,} cycles from one inference to the next"
+    result = command("inspect", folder / "p.tpu")
+    assert f"stream: {sentence}" in result.out
+    result = command("report", folder / "p.tpu", "-o", folder / "p.html")
+    assert result.status == 0, result.err
+    assert f"In a stream of inferences it takes <b>{sentence}" in (folder / "p.html").read_text()
 
 
 def test_inferences_of_a_stream_give_what_single_ones_give(folder: Path, command: Command) -> None:
@@ -105,11 +115,12 @@ def test_the_interval_is_that_of_long_streams(folder: Path) -> None:
     assert abs((cycles[62] - cycles[30]) / 32 - interval.cycles) <= 1
 
 
+@pytest.mark.parametrize("io_memory", ["separate", "shared"])
 @pytest.mark.parametrize("level", [1, 5])
-def test_python_compiles_streams_at_both_levels(folder: Path, level: int) -> None:
+def test_python_compiles_streams_at_both_levels(folder: Path, level: int, io_memory: IoMemory) -> None:
     graph = _core.Graph.load(folder / "p.tpuq")
-    program = compile_graph(graph, level=level, schedule=Schedule(pipeline=True))
-    usual = compile_graph(graph, level=level)
+    program = compile_graph(graph, level=level, schedule=Schedule(pipeline=True, io_memory=io_memory))
+    usual = compile_graph(graph, level=level, schedule=Schedule(io_memory=io_memory))
     assert stream_interval(usual) is None
     interval = stream_interval(program)
     assert interval is not None

@@ -45,6 +45,7 @@ class RunView:
         charts: Units and cache over time; None where they were not recorded.
         tensors: The model's tensor every layer stands for, by the layer's name.
         explanation: `Explanation.to_json()` of the program: what limits its layers, what would help.
+        stream: Cycles from one inference of a stream to the next, in words; empty without a stream.
     """
 
     report: Mapping[str, Any]
@@ -52,6 +53,7 @@ class RunView:
     charts: Timeline | None = None
     tensors: Mapping[str, str] = field(default_factory=dict)
     explanation: Mapping[str, Any] | None = None
+    stream: str = ""
 
     @property
     def title(self) -> str:
@@ -96,6 +98,7 @@ def render_page(run: RunView, other: RunView | None = None, tensors: Sequence[Js
     return environment.from_string(parts["template.html"]).render(
         run=report,
         title=run.title,
+        stream=run.stream,
         css=unit_styles() + parts["page.css"],
         script="\n".join(parts[name] for name in PARTS if name.endswith(".js")),
         data=_embed_json(_data(views, tensors)),

@@ -10,6 +10,7 @@ import typer
 
 from tpuflow.cli.commands import options, paths
 from tpuflow.cli.commands.console import bytes_text, heading, say, table, write_figures
+from tpuflow.cli.commands.simulate import interval_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,6 +93,7 @@ def _show_program(program: _core.Program) -> dict[str, Any]:
     import json
 
     from tpuflow.compiler.peak import at_peak
+    from tpuflow.execution.streams import stream_interval
 
     content = json.loads(program.metadata())
     machine = content["machine"]
@@ -99,6 +101,9 @@ def _show_program(program: _core.Program) -> dict[str, Any]:
     if content["fallback"]:
         say(f"fell back to -O1: {content['fallback']}")
     say(f"{len(program):,} instructions, {content['predicted_cycles']:,} cycles expected")
+    interval = stream_interval(program)
+    if interval is not None:
+        say(f"stream: {interval_text(interval, machine['clock_hz'], content['batch'])}")
     spaces = (f"{space}: {bytes_text(size)}" for space, size in enumerate(content["ddr_bytes"]))
     peak, spilled = bytes_text(program.cache_in_use()), bytes_text(content["spill_bytes"])
     end = bytes_text(content["cache_peak_bytes"])

@@ -116,7 +116,9 @@ def program_view(program: AnyProgram, run: Any, tensors: dict[str, str] | None =
     """The view of a program and its traced run; of a whole program also what limits its layers."""
     import json
 
+    from tpuflow.cli.commands.simulate import interval_text
     from tpuflow.execution.explanation import explain
+    from tpuflow.execution.streams import stream_interval
     from tpuflow.partitioning import device_networks
     from tpuflow.report import RunView, timeline_of_all
 
@@ -124,7 +126,10 @@ def program_view(program: AnyProgram, run: Any, tensors: dict[str, str] | None =
     contents = [json.loads(part.to_json()) for part in parts]
     charts = timeline_of_all(contents, run.intervals or [])
     explanation = None if "segments" in run.report else explain(parts[0]).to_json()
-    return RunView(run.report, contents[0]["machine"], charts, tensors or {}, explanation)
+    interval = None if "segments" in run.report else stream_interval(parts[0])
+    machine = contents[0]["machine"]
+    stream = "" if interval is None else interval_text(interval, machine["clock_hz"], contents[0]["batch"])
+    return RunView(run.report, machine, charts, tensors or {}, explanation, stream)
 
 
 def _tensors(program: Path) -> dict[str, str]:
