@@ -1,10 +1,11 @@
 //! How far programs at level 5 are from their bounds: compiles quantised graphs and counts cycles.
 //!
 //! ```text
-//! cargo run --release -p tpuflow-benches --example gap -- [-m MACHINE] [-b BUDGET] [-v] [-l] [-t] GRAPH.tpuq...
+//! cargo run --release -p tpuflow-benches --example gap -- [-m MACHINE] [-b BUDGET] [-v] [-l] [-t] [-p] GRAPH.tpuq...
 //! ```
 //! MACHINE is the name of a preset or a TOML file. `-b` is the budget of the search in steps, `-v` adds bounds, units and
-//! conflicts, `-l` the times of all layers, `-t` those of all instructions. With `-r` every program is made again, twice by one thread and twice by two, and must be the same.
+//! conflicts, `-l` the times of all layers, `-t` those of all instructions. `-p` plans streams, and adds the
+//! cycles from one run to the next beside their bound. With `-r` every program is made again, twice by one thread and twice by two, and must be the same.
 
 #![expect(clippy::print_stdout, reason = "what it is for")]
 
@@ -37,6 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         options.budget_steps = args.remove(at + 1).parse()?;
         args.remove(at);
     }
+    options.stream = args.iter().any(|arg| arg == "-p");
     let asked = |flag: &str| args.iter().any(|arg| arg == flag);
     println!(
         "{:24} {:>9} {:>9} {:7} {:>9} {:>6} {:>8} {:>6}",
@@ -53,7 +55,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         if asked("-r") && !repeats(&|| schedule_by(&graph, &machine, &options, &timing), &program)? {
             return Err(format!("{}: another program the second time", path.display()).into());
         }
-        let simple = schedule_by(&graph, &machine, &ScheduleOptions { level: 1, ..options.clone() }, &timing)?;
+        let simple =
+            schedule_by(&graph, &machine, &ScheduleOptions { level: 1, stream: false, ..options.clone() }, &timing)?;
         let run = simulate(&program, &[], &Options { trace: asked("-t"), ..untraced })?;
         let (binding, bound) = program.bounds.binding();
         let ratio = run.cycles as f64 / bound as f64;
@@ -68,6 +71,14 @@ fn main() -> Result<(), Box<dyn Error>> {
             (program.predicted_cycles as f64 / run.cycles as f64 - 1.0) * 100.0,
             program.fallback.as_deref().unwrap_or_default()
         );
+        if let Some(stream) = &program.stream {
+            let ((binding, bound), interval) = (stream.bounds.binding(), stream.predicted_interval);
+            println!(
+                "{:34} {bound:9} {binding:7} {interval:9} {:6.3}",
+                "  in a stream",
+                interval as f64 / bound as f64
+            );
+        }
         if asked("-v") {
             units(&program, &run);
         }

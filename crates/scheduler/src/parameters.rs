@@ -1,4 +1,4 @@
-//! What a schedule may do, field by field; levels 1 and 5 are two points in this space.
+//! Fields of a schedule, each of which allows or forbids something; levels 1 and 5 are two points in this space.
 //!
 //! Limits of -1 are none of their own: the budget of the whole search still holds. Seconds become steps at
 //! [`STEPS_PER_SECOND`], so that a plan depends on no clock.

@@ -138,6 +138,23 @@ fn constants_that_do_not_fit_are_loaded_in_every_run() {
     assert!(interval(&program) >= bounds.ddr);
 }
 
+#[test]
+fn of_constants_that_do_not_fit_most_stay() {
+    let mut net = Net::new(5);
+    let mut y = net.input(&[1, 2, 2, 512]);
+    for _ in 0..6 {
+        y = net.conv(y, 512, window(1, 1, 0), 1);
+    }
+    let graph = net.finish(&[y]);
+    let mut machine = Machine::preset("128x128_asic").unwrap();
+    (machine.cache.banks, machine.ddr.clock_hz) = (2, machine.ddr.clock_hz / 2);
+    // 1.5 MiB of weights, 1 MiB of cache.
+    let all = machine.ddr_cycles(6 * 512 * 512) / machine.channels() as u64;
+    let program = compile(&graph, &machine, 5).unwrap();
+    assert!(program.predicted_cycles > all);
+    assert!(interval(&program) * 10 < all * 9, "{} of {all}", interval(&program));
+}
+
 /// Every change of a stream that the checker accepts must compute the same: waits left out and weakened, neighbors exchanged, lags
 /// changed, instructions left out.
 #[test]

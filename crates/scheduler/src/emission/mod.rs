@@ -163,6 +163,22 @@ impl Plan {
         Ok(Self::new(context, &layout, self.mode, options))
     }
 
+    /// The same network with its loads at other places and buffers at other addresses.
+    ///
+    /// # Errors
+    /// [`ScheduleError::External`] when external memory is too small.
+    pub fn rescheduled(
+        &self,
+        context: &PlanningContext,
+        code: VirtualProgram,
+        addresses: &Addresses,
+    ) -> Result<Self, ScheduleError> {
+        let lowered = Arc::new(self.lowered.with_code(code));
+        let options = self.transfer_options.clone();
+        let layout = Layout::new(context, lowered, addresses, self.mode != PipelineMode::Sequential, &options)?;
+        Ok(Self::new(context, &layout, self.mode, options))
+    }
+
     /// How what lies in external memory is brought in.
     pub fn transfer_options(&self) -> &TransferOptions {
         &self.transfer_options

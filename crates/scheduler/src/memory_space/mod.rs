@@ -43,7 +43,12 @@ pub(crate) type StateBuffers = [(BufferId, u64); 2];
 impl LoweredNetwork {
     /// The same instructions in another order.
     pub fn reordered(&self, order: &[InstructionId]) -> Self {
-        Self { code: self.code.reordered(order), inputs: self.inputs.clone(), outputs: self.outputs.clone() }
+        self.with_code(self.code.reordered(order))
+    }
+
+    /// The same network as other virtual instructions on the same buffers.
+    pub fn with_code(&self, code: VirtualProgram) -> Self {
+        Self { code, inputs: self.inputs.clone(), outputs: self.outputs.clone() }
     }
 
     /// Where the states of a graph lie.

@@ -21,7 +21,7 @@ use crate::memory_space::split::{has_room, split_live_ranges};
 use crate::memory_space::{LoweredNetwork, assign_memory_spaces};
 use crate::options::{PipelineMode, PlanOptions};
 use crate::order::list_schedule::ListScheduler;
-use crate::order::prefetch::{PrefetchDistance, prefetch};
+use crate::order::prefetch::{PrefetchDistance, Residents, prefetch};
 use crate::virtual_program::addresses::Addresses;
 use crate::virtual_program::dependence::Dependences;
 use crate::virtual_program::{Memory, VirtualProgram};
@@ -117,7 +117,7 @@ impl PlanningContext<'_> {
                 positions: code.instructions.len() as u32 / share,
                 ring: caches.map(|passes| passes.round_robin),
             };
-            match prefetch(code, self.machine, &reaches, budget) {
+            match prefetch(code, self.machine, &reaches, &Residents::none(self.machine), budget) {
                 Ok(found) => {
                     *code = found.code;
                     return Ok(found.addresses);

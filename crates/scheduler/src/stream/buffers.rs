@@ -16,11 +16,19 @@ use crate::virtual_program::{BufferId, Content, Memory, VirtualProgram};
 /// Shares of the constants that are given bytes of their own, in per cent of a cache, tried in turn.
 const SHARES: [u64; 8] = [100, 85, 70, 55, 40, 30, 20, 10];
 
-/// Other addresses for the buffers of a virtual program, in two variants at most.
-pub(super) fn variants(code: &VirtualProgram, usual: &Addresses, machine: &Machine) -> Vec<Addresses> {
+/// Other addresses for the buffers of a virtual program.
+pub(super) struct Variants {
+    /// One variant at most.
+    pub addresses: Vec<Addresses>,
+    /// Whether every constant has bytes of its own there.
+    pub constants_fit: bool,
+}
+
+/// Addresses at which as many buffers as fit share no bytes with others.
+pub(super) fn variants(code: &VirtualProgram, usual: &Addresses, machine: &Machine) -> Variants {
     let all = (0..code.buffers.len()).collect();
     if let Some(found) = placed(code, usual, machine, &all) {
-        return vec![found];
+        return Variants { addresses: vec![found], constants_fit: true };
     }
     let constants = constants(code);
     let share = |percent: u64| {
@@ -35,13 +43,16 @@ pub(super) fn variants(code: &VirtualProgram, usual: &Addresses, machine: &Machi
                 }
             }
         }
-        placed(code, usual, machine, &chosen)
+        placed(code, usual, machine, &chosen).map(|found| (found, chosen.len() == constants.len()))
     };
-    SHARES.into_iter().find_map(share).into_iter().collect()
+    match SHARES.into_iter().find_map(share) {
+        Some((found, constants_fit)) => Variants { addresses: vec![found], constants_fit },
+        None => Variants { addresses: Vec::new(), constants_fit: false },
+    }
 }
 
 /// Buffers of the caches that hold constants, the largest first.
-fn constants(code: &VirtualProgram) -> Vec<usize> {
+pub(super) fn constants(code: &VirtualProgram) -> Vec<usize> {
     let loads = code.instructions.iter().filter_map(|instruction| instruction.load());
     let of_constants = loads.filter(|(_, from)| matches!(code.buffers[from.index()].content, Content::Constant(_)));
     let mut found: Vec<BufferId> = of_constants.map(|(to, _)| to).collect();

@@ -5,6 +5,7 @@
 //! | module | decides |
 //! |---|---|
 //! | [`buffers`] | addresses at which buffers share no bytes, as far as they fit the caches |
+//! | [`residents`] | where they do not fit, constants that stay, and loads of all others ahead in what is left |
 //! | [`constants`] | which constants stay in the caches, so that only the first iteration loads them |
 //! | [`body`] | how far runs overlap: what ends so late that it belongs to the next iteration, and in which order it stands there |
 //! | [`waits`] | what an instruction waits for, in its iteration and the two before |
@@ -14,6 +15,7 @@
 mod body;
 mod buffers;
 mod constants;
+mod residents;
 mod waits;
 
 use rayon::prelude::*;
@@ -30,6 +32,8 @@ use crate::error::ScheduleError;
 /// Intervals that are tried as targets, in thousandths of the makespan.
 const TARGETS: [u64; 20] =
     [1010, 950, 900, 850, 800, 750, 700, 650, 600, 550, 500, 460, 420, 380, 340, 300, 260, 220, 170, 130];
+/// Of these every so many are tried for a plan with other loads, of which there are several.
+const SPARSE: usize = 3;
 /// Those that are tried around the best, as its differences.
 const FINER: [i64; 8] = [-25, -15, -9, -4, 4, 9, 15, 25];
 
@@ -40,8 +44,12 @@ const FINER: [i64; 8] = [-25, -15, -9, -4, 4, 9, 15, 25];
 pub(crate) fn with_stream(context: &PlanningContext, plan: Plan, timing: Timing) -> Result<Program, ScheduleError> {
     let (code, addresses) = plan.parts();
     let others = buffers::variants(code, addresses, context.machine);
-    let others = others.iter().map(|addresses| plan.relocated(context, addresses));
-    let plans: Vec<Plan> = others.collect::<Result<_, _>>()?;
+    let moved = others.addresses.iter().map(|addresses| plan.relocated(context, addresses));
+    let mut plans: Vec<Plan> = moved.collect::<Result<_, _>>()?;
+    let usual = 1 + plans.len();
+    if !others.constants_fit {
+        plans.extend(residents::variants(context, &plan));
+    }
     let programs: Vec<Program> =
         std::iter::once(plan).chain(plans).map(|plan| plan.timed(timing).program(context)).collect();
     let best = |tried: Vec<(&Program, u64)>| -> Result<(Program, u64, usize), ScheduleError> {
@@ -54,7 +62,12 @@ pub(crate) fn with_stream(context: &PlanningContext, plan: Plan, timing: Timing)
         let best = found.into_iter().min_by_key(|&(interval, number, _)| (interval, number));
         best.map(|(interval, number, program)| (program, interval, number)).ok_or(StreamError::None.into())
     };
-    let tried: Vec<_> = programs.iter().flat_map(|program| TARGETS.map(|target| (program, target))).collect();
+    let targets = |number: usize| TARGETS.into_iter().step_by(if number < usual { 1 } else { SPARSE });
+    let tried: Vec<_> = programs
+        .iter()
+        .enumerate()
+        .flat_map(|(number, program)| targets(number).map(move |target| (program, target)))
+        .collect();
     let (coarse, interval, number) = best(tried.clone())?;
     let (program, target) = tried[number];
     let finer = FINER.into_iter().filter_map(|difference| target.checked_add_signed(difference));

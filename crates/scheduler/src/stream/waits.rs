@@ -1,4 +1,4 @@
-//! What the instructions of an iteration wait for.
+//! Waits of the instructions of an iteration.
 //!
 //! A stream of a few runs is followed with the map of [`TokenTracker`]: whatever an instruction needs finished is told by
 //! iteration and number. From some iteration on that repeats itself. Beyond that, the first instruction of every unit and lag waits

@@ -72,6 +72,25 @@ pub(crate) struct PrefetchDistance {
     pub ring: [bool; 2],
 }
 
+/// Constants that have words of their own from the start to the end, and what they leave to everything else.
+pub(crate) struct Residents {
+    /// First word, by buffer.
+    pub words: BTreeMap<BufferId, u64>,
+    /// Words from the start of the shared cache, and of the parameter cache, that all others share.
+    pub capacity: [u64; 2],
+}
+
+impl Residents {
+    /// None, and both caches whole.
+    pub fn none(machine: &Machine) -> Self {
+        Self { words: BTreeMap::new(), capacity: [Memory::Cache, Memory::Ewp].map(|memory| capacity(memory, machine)) }
+    }
+
+    fn capacity(&self, memory: Memory) -> u64 {
+        self.capacity[usize::from(memory == Memory::Ewp)]
+    }
+}
+
 impl Room {
     fn add(&mut self, item: Item, address: u64) {
         self.placed.add(item, address);
@@ -170,6 +189,7 @@ pub(crate) struct Prefetcher<'a> {
     code: &'a VirtualProgram,
     machine: &'a Machine,
     reaches: &'a PrefetchDistance,
+    residents: &'a Residents,
     live_ranges: Vec<Option<Lifetime>>,
     loads: Vec<Load>,
     is_load: Vec<bool>,
@@ -183,7 +203,12 @@ pub(crate) struct Prefetcher<'a> {
 impl<'a> Prefetcher<'a> {
     /// # Errors
     /// The memory in which what is computed finds no room.
-    pub fn new(code: &'a VirtualProgram, machine: &'a Machine, reaches: &'a PrefetchDistance) -> Result<Self, Memory> {
+    pub fn new(
+        code: &'a VirtualProgram,
+        machine: &'a Machine,
+        reaches: &'a PrefetchDistance,
+        residents: &'a Residents,
+    ) -> Result<Self, Memory> {
         let word = machine.word() as u64;
         let live_ranges = lifetimes(code);
         let loads = loads(code, &live_ranges);
@@ -199,7 +224,7 @@ impl<'a> Prefetcher<'a> {
             let item =
                 |&i: &usize| live_ranges[i].map(|(first, last)| Item { first: first.0, last: last.0, size: size(i) });
             let problem =
-                Problem { items: owners.iter().filter_map(item).collect(), capacity: capacity(memory, machine) };
+                Problem { items: owners.iter().filter_map(item).collect(), capacity: residents.capacity(memory) };
             let solution = place_apart(&problem, &apart(code, &owners, machine), u64::from(machine.cache.words));
             if solution.height > problem.capacity {
                 return Err(memory);
@@ -210,7 +235,7 @@ impl<'a> Prefetcher<'a> {
             *placed = problem.items.into_iter().zip(solution.offsets).collect();
         }
         let firsts = firsts(code);
-        Ok(Self { code, machine, reaches, live_ranges, loads, is_load, firsts, addresses, computed })
+        Ok(Self { code, machine, reaches, residents, live_ranges, loads, is_load, firsts, addresses, computed })
     }
 
     /// The memory without any loads.
@@ -227,7 +252,7 @@ impl<'a> Prefetcher<'a> {
         let mut room = Room {
             placed: Placed::new(&all),
             ending: vec![Vec::new(); self.code.instructions.len()],
-            capacity: capacity(memory, self.machine),
+            capacity: self.residents.capacity(memory),
             cursor: if ring { height } else { 0 },
             ring,
         };
@@ -270,6 +295,12 @@ impl<'a> Prefetcher<'a> {
             };
             let release = load.releases.iter().copied().max().unwrap_or(0);
             let earliest = release.max(if load.ordered { bar } else { 0 }).max(near);
+            if let Some(&address) = self.residents.words.get(&load.buffer) {
+                bar = bar.max(earliest);
+                addresses[load.buffer.index()] = (space(memory), address * word);
+                (found.slots[index], found.words[index]) = (earliest, address);
+                continue;
+            }
             let size = self.size(load);
             let item = |first: u32| Item { first, last: load.last.0, size };
             let (good, gaps) = room.back(item(deadline), earliest).ok_or(memory)?;
@@ -340,9 +371,10 @@ pub(crate) fn prefetch(
     code: &VirtualProgram,
     machine: &Machine,
     reaches: &PrefetchDistance,
+    residents: &Residents,
     budget: Option<&SearchBudget>,
 ) -> Result<LoadSchedule, Memory> {
-    let prefetcher = Prefetcher::new(code, machine, reaches)?;
+    let prefetcher = Prefetcher::new(code, machine, reaches, residents)?;
     let first = prefetcher.placement(&vec![LoadPreference::default(); prefetcher.loads.len()])?;
     let best = match budget {
         Some(budget) => search::improved(&prefetcher, first, budget),

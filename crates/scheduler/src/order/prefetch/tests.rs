@@ -42,12 +42,13 @@ fn code(below: &mut impl FnMut(u64) -> u64) -> VirtualProgram {
 fn whatever_the_preferences_buffers_lie_apart_and_loads_come_before_their_users() {
     let mut machine = Machine::preset("128x128_asic").expect("known");
     (machine.cache.banks, machine.cache.words) = (2, 32);
+    let residents = Residents::none(&machine);
     let mut shorter = 0;
     for seed in 1..40 {
         let mut random = seed;
         let mut below = |n: u64| next_random(&mut random) % n;
         let code = code(&mut below);
-        let prefetcher = Prefetcher::new(&code, &machine, &REACHES).expect("nothing is computed");
+        let prefetcher = Prefetcher::new(&code, &machine, &REACHES, &residents).expect("nothing is computed");
         let choices = [Choice::Next, Choice::Tight { end: false }, Choice::Tight { end: true }, Choice::Last];
         let mut preference = || LoadPreference { lead: below(40) as u32, choice: choices[below(4) as usize] };
         let preferences: Vec<LoadPreference> = prefetcher.loads.iter().map(|_| preference()).collect();
@@ -61,7 +62,7 @@ fn whatever_the_preferences_buffers_lie_apart_and_loads_come_before_their_users(
         shorter += u32::from(model.makespan(&found) < before);
 
         let random = prefetcher.placement(&preferences);
-        let other = Prefetcher::new(&code, &machine, &REACHES).expect("nothing is computed");
+        let other = Prefetcher::new(&code, &machine, &REACHES, &residents).expect("nothing is computed");
         let all = [Some((prefetcher, found)), random.ok().map(|placement| (other, placement))];
         for (prefetcher, placement) in all.into_iter().flatten() {
             is_sound(&code, &prefetcher.finish(&placement), &machine);
@@ -87,7 +88,7 @@ fn rows_of_one_buffer_come_after_their_own_stores() {
             transfer.direction = direction;
         }
     }
-    let found = prefetch(&code, &machine, &REACHES, None).expect("room for both");
+    let found = prefetch(&code, &machine, &REACHES, &Residents::none(&machine), None).expect("room for both");
     let moved: Vec<(Direction, u64)> = found
         .code
         .instructions
