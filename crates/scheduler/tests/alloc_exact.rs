@@ -184,6 +184,17 @@ fn every_seed_solves_what_one_solves() {
     }
 }
 
+// feature: SCH-25
+#[test]
+fn a_capacity_that_is_not_reached_still_gets_a_better_height_than_greedy_orders() {
+    // No seed solves it in five times the steps.
+    let problem = cut(3, 120, 1 << 16, false);
+    let greedy = solve(&problem, true).height;
+    let outcome = run(&problem.items, &[], &effort(problem.capacity));
+    assert!(problem.capacity < outcome.solution.height, "solved: take a harder one");
+    assert!(outcome.solution.height < greedy, "{} of {greedy}", outcome.solution.height);
+}
+
 /// A full rectangle in the middle of a long time, and `count` other items around it that leave a fourth of the space free.
 fn crowd(seed: u64, count: usize) -> Problem {
     let mut random = Random(seed);

@@ -88,7 +88,7 @@ fn rows_of_one_buffer_come_after_their_own_stores() {
             transfer.direction = direction;
         }
     }
-    let found = prefetch(&code, &machine, &REACHES, &Residents::none(&machine), None).expect("room for both");
+    let found = prefetch(&code, &machine, &REACHES, &Residents::none(&machine), None).expect("space for both");
     let moved: Vec<(Direction, u64)> = found
         .code
         .instructions
