@@ -135,8 +135,9 @@ fn grouped_constants_take_fewer_loads() {
 #[test]
 fn flags_of_both_caches_leave_valid_plans() {
     for graph in networks() {
-        for machine in [asic(), tiny(64)] {
-            for flags in 0..16u32 {
+        // All sixteen on the tiny machine, which compiles in a fraction of the time.
+        for (machine, step) in [(asic(), 5), (tiny(64), 1)] {
+            for flags in (0..16u32).step_by(step) {
                 let flag = |bit: u32| flags >> bit & 1 == 1;
                 let parameters = changed(|p| {
                     let (shared, ewp) =

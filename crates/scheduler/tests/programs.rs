@@ -103,7 +103,7 @@ fn random_networks_everywhere() {
     let machines =
         [Machine::preset("32x32_fpga").unwrap(), Machine::preset("128x128_asic").unwrap(), tiny(16), tiny(64)];
     let mut built = 0;
-    for seed in 0..40 {
+    for seed in 0..20 {
         let graph = random(seed, 9);
         for machine in &machines {
             for level in [1, 5] {
@@ -120,7 +120,7 @@ fn random_networks_everywhere() {
             }
         }
     }
-    assert!(built > 230, "only {built} programs were built");
+    assert!(built > 115, "only {built} programs were built");
 }
 
 #[test]

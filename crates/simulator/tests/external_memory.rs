@@ -53,7 +53,7 @@ fn shared(parameters: &Parameters) -> Parameters {
 #[test]
 fn shared_memory_takes_fewer_bytes_and_changes_no_bit() {
     let mut fewer = 0;
-    for seed in 0..80 {
+    for seed in 0..40 {
         let graph = if seed % 2 == 0 { random(seed, 9) } else { wild(seed, 7, 3000) };
         let machine = if seed % 4 < 2 { tiny(32) } else { machine(seed) };
         for (level, parameters) in [(1, Parameters::o1()), (5, Parameters { layer_fusion: 0, ..Parameters::o5() })] {
@@ -75,7 +75,7 @@ fn shared_memory_takes_fewer_bytes_and_changes_no_bit() {
 #[test]
 fn ports_move_together_and_one_by_one_with_the_same_bits() {
     let mut moved = 0;
-    for seed in 0..60 {
+    for seed in 0..40 {
         let graph = if seed % 2 == 0 { random(seed, 9) } else { wild(seed, 7, 3000) };
         let machine = if seed % 4 < 2 { tiny(32) } else { machine(seed) };
         let level = [1, 5][seed as usize / 2 % 2];
@@ -111,7 +111,7 @@ fn ports_move_together_and_one_by_one_with_the_same_bits() {
         assert_eq!(together.with_io_at(lowest).unwrap().instructions, program.instructions);
         moved += 1;
     }
-    assert!(moved > 40, "{moved}");
+    assert!(moved > 25, "{moved}");
 }
 
 // feature: SCH-26

@@ -81,7 +81,7 @@ fn a_timing_by_runs_predicts_exactly_and_keeps_level_5_ahead() {
     let timing = |program: &Program| Some(simulate(program, &[], &untraced).ok()?.cycles);
     let machines = [Machine::preset("64x64_edge").unwrap(), Machine::preset("128x128_asic").unwrap(), tiny(64)];
     let (mut ran, mut ahead) = (0, 0);
-    for seed in 200..260 {
+    for seed in 200..230 {
         let graph = random(seed, 9);
         let machine = &machines[seed as usize % machines.len()];
         let cycles = [1, 5].map(|level| {
@@ -96,7 +96,7 @@ fn a_timing_by_runs_predicts_exactly_and_keeps_level_5_ahead() {
         assert!(fast <= slow, "seed {seed} on {}: {fast} cycles, at level 1 {slow}", machine.name);
         (ran, ahead) = (ran + 1, ahead + u32::from(fast < slow));
     }
-    assert!(ran > 40 && 2 * ahead > ran, "{ahead} of {ran} programs are faster");
+    assert!(ran > 20 && 2 * ahead > ran, "{ahead} of {ran} programs are faster");
 }
 
 #[test]

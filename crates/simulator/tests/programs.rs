@@ -88,7 +88,7 @@ fn random_networks_agree_in_every_bit() {
         tiny(32),
     ];
     let (mut runs, mut graphs) = (0, 0);
-    for seed in 0..150 {
+    for seed in 0..80 {
         let graph = random(1000 + seed, 8);
         let inputs = inputs(&graph, seed);
         let Some(expected) = interpreted(&graph, &inputs) else { continue };
@@ -111,7 +111,7 @@ fn random_networks_agree_in_every_bit() {
             }
         }
     }
-    assert!(graphs > 100 && runs > 320, "{graphs} graphs, {runs} runs");
+    assert!(graphs > 55 && runs > 170, "{graphs} graphs, {runs} runs");
 }
 
 #[test]

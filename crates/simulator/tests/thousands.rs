@@ -33,7 +33,7 @@ const SOUND: [&str; 5] = ["networks", "not run", "programs", "too large", "too l
 
 #[test]
 fn random_networks_by_the_thousand() {
-    let (first, count) = (number("NETWORKS_FIRST", 0), number("NETWORKS_COUNT", 72));
+    let (first, count) = (number("NETWORKS_FIRST", 0), number("NETWORKS_COUNT", 42));
     let mut machines = vec![tiny(8), tiny(16), tiny(32), tiny(64)];
     machines.extend(Machine::presets().iter().map(|name| Machine::preset(name).unwrap()));
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
