@@ -76,14 +76,14 @@ def test_what_is_written_is_the_same_for_any_number_of_processes(
     name: str, folder: Path, command: Command, tmp_path: Path
 ) -> None:
     written, told = [], []
-    for workers in (1, 2, 3):
+    for workers in (1, 3):
         path = tmp_path / f"{workers}{SUFFIX.get(name, '.json')}"
         made = command(*commands(folder)[name], path, "--workers", str(workers))
         assert made.status in {0, 3}, made.err
         written.append(path.read_bytes())
         told.append(made.out.replace(str(path), ""))
-    assert written[0] == written[1] == written[2]
-    assert told[0] == told[1] == told[2]
+    assert written[0] == written[1]
+    assert told[0] == told[1]
 
 
 @pytest.fixture(params=["here", "processes"], scope="module")
