@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+import tpuflow
 from lowering.quantized import Quantized, lowered
 from models.builder import Builder
+from tpuflow import _core
 from tpuflow.evaluation.similarity import similarity
 from tpuflow.frontend import FloatSession
 
@@ -78,3 +83,46 @@ def test_of_scores_far_apart_the_largest_gets_all(dtype: str, size: float) -> No
     (measured,) = found.compare({"x": x}).values()
     assert measured.max_error < 0.01
     found.equals_reference({"x": x})
+
+
+def over_an_image(groups: int) -> onnx.ModelProto:
+    """Convolutions around a norm of groups of channels, as torch exports it; 0: with a scale an element."""
+    b = Builder("image")
+    x = b.conv(b.input("x", [2, 3, 6, 6]), 8, pads=(1, 1, 1, 1))
+    shape = (8, 6, 6)
+    if not groups:
+        scale, offset = (b.constant(RNG.uniform(0.5, 1.5, shape).astype(np.float32)) for _ in range(2))
+        y = b.node("LayerNormalization", x, scale, offset, axis=1)
+    else:
+        rows = b.node("Reshape", x, b.integers(2, groups, -1))
+        scale, offset = (b.constant(np.full(groups, value, np.float32)) for value in (1.0, 0.0))
+        y = b.node("Reshape", b.node("InstanceNormalization", rows, scale, offset), b.integers(2, *shape))
+        y = b.node("Mul", y, b.constant(RNG.uniform(0.5, 1.5, (8, 1, 1)).astype(np.float32)))
+        y = b.node("Add", y, b.constant(RNG.standard_normal((8, 1, 1)).astype(np.float32)))
+    b.output(b.conv(b.node("Relu", y), 4))
+    return b.model()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize("groups", [0, 1, 2, 8])
+def test_norms_over_images(dtype: str, groups: int, tmp_path: Path) -> None:
+    model = over_an_image(groups)
+    feeds = [{"x": RNG.standard_normal((2, 3, 6, 6)).astype(np.float32)} for _ in range(3)]
+    found = lowered(model, feeds, {"quantize": {"dtype": dtype}})
+    (measured,) = found.compare(feeds[0]).values()
+    assert measured.sqnr > (28 if dtype == "int8" else 60)
+    found.equals_reference(feeds[0])
+    layers = json.loads(found.graph.to_json())["layers"]
+    moves = [layer["op"] for layer in layers if layer["op"]["op"] == "rearrange"]
+    if groups < 2:
+        # All channels of a pixel are in the same row, so that they stay side by side.
+        assert all(move["strides"] == [1] for move in moves)
+    program = tpuflow.compile(found.graph, machine="64x64_edge", level=5)
+    normal = [line for line in program.to_text().splitlines() if "LayerNorm" in line and "descriptor" in line]
+    assert len(normal) == 1
+    assert ("SharedLayerNorm" in normal[0]) is (groups > 0)
+    program.save(tmp_path / "norm.tpu")
+    inputs = found.inputs(feeds[0])
+    run = _core.simulate(_core.Program.load(tmp_path / "norm.tpu"), list(inputs.values()))
+    for stored, wanted in zip(run.outputs, found.graph.run(inputs).values(), strict=True):
+        assert stored.tobytes() == wanted.tobytes()

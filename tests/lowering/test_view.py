@@ -75,6 +75,16 @@ def test_chains_of_views_equal_numpy(data: st.DataObject) -> None:
             assert sorted(view.positions().ravel()) == list(range(stored.size))
             found = view.permutation(stored.size)
             assert found is None or np.array_equal(value.transpose(found).ravel(), stored.ravel())
+        if value.size <= 4096:
+            axis = data.draw(st.sampled_from(list(range(value.ndim))))
+            loops, dense = view.gathered(axis)
+            written = stored.ravel()[View((loops,), view.offset).positions()]
+            assert dense.covers(value.size)
+            assert np.array_equal(seen(dense, written), value)
+            # A row holds the elements along the axis, in some order.
+            rows = np.sort(written.reshape(-1, value.shape[axis]))
+            wanted = np.sort(np.moveaxis(value, axis, -1).reshape(-1, value.shape[axis]))
+            assert sorted(map(tuple, rows)) == sorted(map(tuple, wanted))
 
 
 def test_flattened_image_keeps_its_place() -> None:

@@ -139,6 +139,7 @@ fn vector(program: &Program, v: &Vector) -> Result<(), Fault> {
         VectorOp::Table(_)
             | VectorOp::PRelu { .. }
             | VectorOp::LayerNorm { .. }
+            | VectorOp::SharedLayerNorm { .. }
             | VectorOp::Float { function: FloatFunction::PRelu { .. } | FloatFunction::LayerNorm { .. }, .. }
     );
     Rule::Unused.require(reads || v.parameters == 0, "no address of parameters", v.parameters)?;

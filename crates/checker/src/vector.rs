@@ -141,7 +141,7 @@ impl Walk<'_> {
                     && (scaling.codes.zero_point, scaling.codes.lo, scaling.codes.hi) == (*zero_point, *lo, *hi);
                 (agrees, std::iter::once(*input).chain(*mask).collect())
             }
-            (VectorOp::LayerNorm { .. }, Op::LayerNorm { input, .. }) => {
+            (VectorOp::LayerNorm { .. } | VectorOp::SharedLayerNorm { .. }, Op::LayerNorm { input, .. }) => {
                 (self.has_norm_parameters(op, v, &layer.op)?, vec![*input])
             }
             (VectorOp::ArgMax { largest, select_last }, Op::ArgMax { input, largest: l, select_last: s }) => {
@@ -164,12 +164,12 @@ impl Walk<'_> {
         };
         Rule::Descriptor.require(agrees, format_args!("{:?}", layer.op), format_args!("{op:?}"))?;
         Rule::Operands.require_equal("operands,", &operands.len(), &v.inputs.len())?;
-        self.require_vector_constants(v, &layer.op).map_err(|fault| fault.of_operand(Operand::Parameters))?;
+        self.require_vector_constants(op, v, &layer.op).map_err(|fault| fault.of_operand(Operand::Parameters))?;
         Ok(operands)
     }
 
     /// Requires the constants behind the parameters of a layer, once they are known to be its own.
-    fn require_vector_constants(&mut self, v: &Vector, op: &Op) -> Result<(), Fault> {
+    fn require_vector_constants(&mut self, vector: &VectorOp, v: &Vector, op: &Op) -> Result<(), Fault> {
         let channels = v.output.channels as usize;
         match op {
             Op::Unary { function: Fixed(table), .. } => {
@@ -186,7 +186,8 @@ impl Walk<'_> {
                 self.require_parameters(v.parameters, size * if count > 1 { channels } else { 1 }, first)
             }
             Op::LayerNorm { norm: Fixed(_), .. } => {
-                self.require_parameters(v.parameters, NormParameters::BYTES * channels, 0)
+                let shared = matches!(vector, VectorOp::SharedLayerNorm { .. });
+                self.require_parameters(v.parameters, NormParameters::BYTES * if shared { 1 } else { channels }, 0)
             }
             Op::LayerNorm { norm: Float(_), .. } => {
                 self.require_parameters(v.parameters, FLOAT_NORM_BYTES * channels, 0)
@@ -248,10 +249,13 @@ impl Walk<'_> {
     }
 
     fn has_norm_parameters(&mut self, op: &VectorOp, v: &Vector, layer: &Op) -> Result<bool, Fault> {
-        let bytes = self.vector_parameters(v, NormParameters::BYTES * v.output.channels as usize)?;
+        let shared = matches!(op, VectorOp::SharedLayerNorm { .. });
+        let channels = v.output.channels as usize;
+        let bytes = self.vector_parameters(v, NormParameters::BYTES * if shared { 1 } else { channels })?;
         let Some(graph) = self.expectation.as_ref().map(|e| e.graph) else { return Ok(true) };
         let (
-            VectorOp::LayerNorm { center, input_zero, epsilon, normalize, codes },
+            VectorOp::LayerNorm { center, input_zero, epsilon, normalize, codes }
+            | VectorOp::SharedLayerNorm { center, input_zero, epsilon, normalize, codes },
             Op::LayerNorm { input, gamma, beta, center: c, norm: Fixed(norm) },
         ) = (op, layer)
         else {
@@ -259,12 +263,13 @@ impl Walk<'_> {
         };
         let Norm { epsilon: e, multiplier, shift, requant } = norm;
         let (gammas, betas) = (graph.tensor(*gamma).integers(), graph.tensor(*beta).integers());
-        let parameters =
-            bytes.chunks_exact(NormParameters::BYTES).map(NormParameters::decode).enumerate().all(|(i, p)| {
-                gammas.get(i) == Some(&i64::from(p.gamma))
-                    && betas.get(i) == Some(&p.beta)
-                    && (i32::from(p.multiplier), p.shift) == requant.of(i)
-            });
+        // One entry stands for every channel, so it is compared with every channel's.
+        let entries = bytes.chunks_exact(NormParameters::BYTES).map(NormParameters::decode);
+        let parameters = entries.cycle().take(channels).enumerate().all(|(i, p)| {
+            gammas.get(i) == Some(&i64::from(p.gamma))
+                && betas.get(i) == Some(&p.beta)
+                && (i32::from(p.multiplier), p.shift) == requant.of(i)
+        });
         Rule::Parameters.require(parameters, "gamma, beta and factors of the layer", "others")?;
         Ok((center, epsilon, *normalize) == (c, e, (*multiplier, *shift))
             && *input_zero == graph.tensor(*input).zero_point()
@@ -302,6 +307,7 @@ impl Walk<'_> {
             op,
             VectorOp::Softmax { .. }
                 | VectorOp::LayerNorm { .. }
+                | VectorOp::SharedLayerNorm { .. }
                 | VectorOp::ArgMax { .. }
                 | VectorOp::Float { function: FloatFunction::Softmax | FloatFunction::LayerNorm { .. }, .. }
         );

@@ -174,6 +174,7 @@ fn vector(v: &crate::isa::Vector, op: &VectorOp, word: usize, found: &mut Access
             parameters(v.parameters, Slope::BYTES * if *per_channel { channels } else { 1 }, word, found);
         }
         VectorOp::LayerNorm { .. } => parameters(v.parameters, NormParameters::BYTES * channels, word, found),
+        VectorOp::SharedLayerNorm { .. } => parameters(v.parameters, NormParameters::BYTES, word, found),
         VectorOp::Float { function: FloatFunction::PRelu { per_channel }, .. } => {
             let slopes = if *per_channel { channels } else { 1 };
             parameters(v.parameters, DType::F32.bytes() * slopes, word, found);

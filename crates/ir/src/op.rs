@@ -11,7 +11,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::arithmetic::Arithmetic;
-use crate::{Finish, Real, Requant, TensorId};
+use crate::{Finish, Real, Requant, Tensor, TensorId};
 
 /// A function of one variable: sampled values between which is interpolated, in one of the forms of [`crate::table`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -226,6 +226,17 @@ pub struct Norm {
     pub shift: i8,
     /// Of `t * gamma + beta`; per channel or single.
     pub requant: Requant,
+}
+
+impl Norm {
+    /// Whether all channels of an operator have the same gamma, beta and requantisation.
+    #[must_use]
+    pub fn is_shared(&self, gamma: &Tensor, beta: &Tensor) -> bool {
+        fn same<T: PartialEq>(all: &[T]) -> bool {
+            all.windows(2).all(|pair| pair[0] == pair[1])
+        }
+        same(&gamma.integers()) && same(&beta.integers()) && same(&self.requant.multiplier) && same(&self.requant.shift)
+    }
 }
 
 /// Normalisation of floats.

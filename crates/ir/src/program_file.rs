@@ -20,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::atomic::write;
 use crate::error::{FileError, Kind, ProgramError, Versions};
-use crate::isa::{Descriptor, Instruction};
+use crate::isa::{Descriptor, Instruction, VectorOp};
 use crate::{Error, Image, Program};
 
 /// Version of the form of programs without states. From 4 on the checksum is one of pieces, which all processors share in.
@@ -29,6 +29,8 @@ const VERSION: u32 = 4;
 const WITH_STATES: u32 = 5;
 /// Version of the form of programs with a stream of runs.
 const WITH_STREAM: u32 = 6;
+/// Version of the form of programs with a normalisation whose channels share one entry of parameters.
+const WITH_SHARED_NORM: u32 = 7;
 /// Oldest version that is read.
 const OLDEST: u32 = 3;
 /// Bytes of a piece of the checksum.
@@ -128,7 +130,9 @@ impl Program {
     fn to_file(&self) -> Result<Vec<u8>, FileError> {
         let program = self.metadata()?;
         let encoded = postcard::to_allocvec(&(&self.descriptors, &self.instructions)).map_err(ProgramError::from)?;
+        let shared = |descriptor: &_| matches!(descriptor, Descriptor::Vector(VectorOp::SharedLayerNorm { .. }));
         let version = match (&self.stream, self.states.is_empty()) {
+            _ if self.descriptors.iter().any(shared) => WITH_SHARED_NORM,
             (Some(_), _) => WITH_STREAM,
             (None, false) => WITH_STATES,
             (None, true) => VERSION,
@@ -172,8 +176,8 @@ impl Program {
         }
         let text = entries.and_then(|entries| entries.get(KEY)).ok_or(FileError::Absent(Kind::Program))?;
         let Version { version } = serde_json::from_str(text).map_err(FileError::Header)?;
-        if !(OLDEST..=WITH_STREAM).contains(&version) {
-            let reads = Versions { oldest: OLDEST, newest: WITH_STREAM };
+        if !(OLDEST..=WITH_SHARED_NORM).contains(&version) {
+            let reads = Versions { oldest: OLDEST, newest: WITH_SHARED_NORM };
             return Err(FileError::version(Kind::Program, version, reads));
         }
         let header: Header = serde_json::from_str(text).map_err(FileError::Header)?;
@@ -306,11 +310,11 @@ mod tests {
 
     #[test]
     fn refusals_name_the_reason() {
-        let version = refusal(&format!(r#"{{\"version\":{VERSION}"#), r#"{\"version\":7"#);
-        let reads = format!("{OLDEST} to {WITH_STREAM}");
+        let version = refusal(&format!(r#"{{\"version\":{VERSION}"#), r#"{\"version\":8"#);
+        let reads = format!("{OLDEST} to {WITH_SHARED_NORM}");
         assert_eq!(
             version,
-            format!("version 7 of the program file is newer than this build, which reads {reads}: update tpuflow")
+            format!("version 8 of the program file is newer than this build, which reads {reads}: update tpuflow")
         );
         let version = refusal(&format!(r#"{{\"version\":{VERSION}"#), r#"{\"version\":2"#);
         assert_eq!(

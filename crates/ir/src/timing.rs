@@ -183,8 +183,13 @@ pub fn vector(vector: &Vector, op: &VectorOp, machine: &Machine) -> Streams {
     let rate = match op {
         VectorOp::ResizeLinear { .. } => ewp.bilinear,
         VectorOp::Softmax { .. } => ewp.softmax,
-        VectorOp::LayerNorm { center: true, .. } => ewp.layer_norm,
-        VectorOp::LayerNorm { .. } => ewp.rms_norm,
+        VectorOp::LayerNorm { center, .. } | VectorOp::SharedLayerNorm { center, .. } => {
+            if *center {
+                ewp.layer_norm
+            } else {
+                ewp.rms_norm
+            }
+        }
         VectorOp::Reduce { .. } | VectorOp::ArgMax { .. } => ewp.reduce,
         VectorOp::Float { function, output } => float_rate(function, output, machine),
         _ => ewp.r#move,

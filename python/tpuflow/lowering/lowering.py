@@ -177,6 +177,22 @@ class Lowering:
         others = [a for a in natural_order(stored.view) if a != axis]
         return self.rearrange(value, [*others, axis])
 
+    def unordered_rows(self, value: ir.Value, axis: int) -> StoredValue:
+        """As `rows`, with the elements along `axis` in any order, which the view tells."""
+        stored = self.stored[value]
+        loops, view = stored.view.gathered(axis)
+        extent = view.shape[axis]
+        if stored.view == view and stored.view.covers(stored.elements) and stored.shape[-1] == extent:
+            return stored
+        wanted = (math.prod(view.shape) // extent, extent)
+        key = (stored, (axis,), wanted)
+        if key not in self._arranged:
+            dims, strides = [extent for extent, _ in loops], [stride for _, stride in loops]
+            op = Op.rearrange(input=stored.tensor, dims=dims, strides=strides, offset=stored.view.offset)
+            name = f"{value.name}/arranged"
+            self._arranged[key] = self.layer(name, op, value, wanted, view, stored.quant, [])
+        return self._arranged[key]
+
     def images(self, value: ir.Value) -> StoredValue:
         """A value `[n, c, h, w]` as the tensor `[n, h, w, c]`.
 

@@ -145,6 +145,26 @@ class View:
             (*self.axes[:axis], _normal([(count, 0), *self.axes[axis]]), *self.axes[axis + 1 :]), self.offset
         )
 
+    def gathered(self, axis: int) -> tuple[tuple[Loop, ...], View]:
+        """Loops that write the value as dense rows along one axis, and the view of what they write.
+
+        Along a row elements come as they lie: an image whose channels are last is one row as it is, though
+        the value counts it channel by channel.
+        """
+        moves = [max((stride for _, stride in loops), default=0) for loops in self.axes]
+        others = sorted((a for a in range(len(self.axes)) if a != axis), key=lambda a: -moves[a])
+        walk = [(a, loop) for a in others for loop in range(len(self.axes[a]))]
+        inner = self.axes[axis]
+        walk += [(axis, loop) for loop in sorted(range(len(inner)), key=lambda loop: -inner[loop][1])]
+        placed, dense = {}, 1
+        for a, loop in reversed(walk):
+            extent = self.axes[a][loop][0]
+            placed[a, loop] = (extent, dense)
+            dense *= extent
+        axes = (_normal([placed[a, loop] for loop in range(len(loops))]) for a, loops in enumerate(self.axes))
+        loops = _normal([self.axes[a][loop] for a, loop in walk]) or ((1, 1),)
+        return loops, View(tuple(axes))
+
     def positions(self) -> npt.NDArray[np.int64]:
         """Where each element of the value lies in the tensor, in the value's shape."""
         total = np.full((), self.offset, np.int64)

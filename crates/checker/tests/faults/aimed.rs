@@ -416,6 +416,24 @@ fn a_result_over_an_operand_that_is_still_read_is_refused() {
     assert_eq!(refused(&graph, &wrong).rule, Rule::InPlace);
 }
 
+/// One entry for all channels is right where it is every channel's, and not where it is only the first one's.
+#[test]
+fn the_first_entry_of_a_normalization_does_not_serve_the_others() {
+    let mut net = Net::new(7);
+    let x = net.input(&[2, 6, 4, 12]);
+    let y = net.layer_norm(x, true);
+    let graph = net.finish(&[y]);
+    let mut wrong = compiled(&graph, &fpga(), 1);
+    let norm = wrong.descriptors.iter_mut().find_map(|descriptor| match descriptor {
+        Descriptor::Vector(op @ VectorOp::LayerNorm { .. }) => Some(op),
+        _ => None,
+    });
+    let norm = norm.unwrap();
+    let VectorOp::LayerNorm { center, input_zero, epsilon, normalize, codes } = norm.clone() else { unreachable!() };
+    *norm = VectorOp::SharedLayerNorm { center, input_zero, epsilon, normalize, codes };
+    assert_eq!(refused(&graph, &wrong).rule, Rule::Parameters);
+}
+
 #[test]
 fn a_broadcast_where_the_graph_has_none_is_refused() {
     let mut net = Net::new(7);

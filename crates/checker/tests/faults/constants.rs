@@ -139,6 +139,7 @@ pub fn vector_parameter(program: &mut Program, random: &mut Random) -> bool {
                 entries(v.parameters, if *per_channel { v.output.channels } else { 1 }, 4, 0..3)
             }
             VectorOp::LayerNorm { .. } => entries(v.parameters, v.output.channels, 16, 0..13),
+            VectorOp::SharedLayerNorm { .. } => entries(v.parameters, 1, 16, 0..13),
             _ => vec![],
         }
     })

@@ -117,6 +117,7 @@ fn named() -> BTreeSet<String> {
             Binary { kind, zeros, factors, scaling }, Table(_), Rescale { input_zero, scaling },
             PRelu { input_zero, positive, per_channel }, Softmax { coefficient, scaling },
             LayerNorm { center, input_zero, epsilon, normalize, codes },
+            SharedLayerNorm { center, input_zero, epsilon, normalize, codes },
             Reduce { kind, shape, axes, input_zero, scaling, partial }, ArgMax { largest, select_last },
             Move { dims, input_strides, input_offset, output_strides, output_offset, rescale },
             Gather { outer, extent, inner, indices }, Fill { code }, ResizeLinear { rows, columns }, Select,

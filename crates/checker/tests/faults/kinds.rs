@@ -509,7 +509,7 @@ fn clamp(program: &mut Program, random: &mut Random) -> bool {
                 PoolKind::Average { codes, .. } | PoolKind::Depthwise { codes, .. } => codes,
             },
             Descriptor::Vector(op) => match op {
-                VectorOp::LayerNorm { codes, .. } => codes,
+                VectorOp::LayerNorm { codes, .. } | VectorOp::SharedLayerNorm { codes, .. } => codes,
                 op => match scaling_of(op) {
                     Some(scaling) => &mut scaling.codes,
                     None => return false,
@@ -540,7 +540,7 @@ fn scaling(program: &mut Program, random: &mut Random) -> bool {
                 *coefficient += 1;
                 true
             }
-            VectorOp::LayerNorm { epsilon, normalize, .. } => {
+            VectorOp::LayerNorm { epsilon, normalize, .. } | VectorOp::SharedLayerNorm { epsilon, normalize, .. } => {
                 if random.chance(50) {
                     *epsilon += 1;
                     return true;

@@ -298,6 +298,20 @@ pub enum VectorOp {
         /// Z and clamp.
         codes: Codes,
     },
+    /// [`VectorOp::LayerNorm`] with one entry of parameters for all channels: normalisation without scales and offsets of their
+    /// own, of rows that may be as long as a whole image.
+    SharedLayerNorm {
+        /// Subtract the mean.
+        center: bool,
+        /// Zero point of the operand.
+        input_zero: i32,
+        /// See [`crate::Op::LayerNorm`].
+        epsilon: u64,
+        /// To the normalised intermediate: M and N.
+        normalize: (i32, i8),
+        /// Result.
+        codes: Codes,
+    },
 }
 
 impl VectorOp {

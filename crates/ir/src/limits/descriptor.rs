@@ -91,7 +91,8 @@ pub(super) fn check_operator(op: &VectorOp) -> LimitCheck {
             check_scaling(positive)
         }
         VectorOp::Softmax { scaling, .. } => check_scaling(scaling),
-        VectorOp::LayerNorm { input_zero, normalize, codes, .. } => {
+        VectorOp::LayerNorm { input_zero, normalize, codes, .. }
+        | VectorOp::SharedLayerNorm { input_zero, normalize, codes, .. } => {
             check_zero("input_zero", *input_zero)?;
             check_factor(normalize.0, normalize.1)?;
             check_codes(codes)

@@ -157,7 +157,9 @@ fn vector_parameters(network: &Network, op: &Op) -> Vec<u8> {
         Op::LayerNorm { gamma, beta, norm: Fixed(norm), .. } => {
             let (gamma, beta) = (network.tensor(*gamma), network.tensor(*beta));
             debug_assert_eq!(beta.dtype, DType::I64);
-            for (channel, (gamma, beta)) in gamma.integers().into_iter().zip(beta.integers()).enumerate() {
+            let entries = if norm.is_shared(gamma, beta) { 1 } else { usize::MAX };
+            let channels = gamma.integers().into_iter().zip(beta.integers()).take(entries);
+            for (channel, (gamma, beta)) in channels.enumerate() {
                 let (multiplier, shift) = norm.requant.of(channel);
                 NormParameters { beta, gamma: gamma as i16, multiplier: multiplier as i16, shift }.encode(&mut out);
             }

@@ -324,15 +324,15 @@ fn of_codes<'a>(op: &'a Op, network: &Network) -> Option<RowOperator<'a>> {
             let scaling = Scaling { multiplier: *multiplier, shift: *shift, codes };
             RowOperator::new(&masked(*input, *mask), VectorOp::Softmax { coefficient: *coefficient, scaling })
         }
-        Op::LayerNorm { input, center, norm: Fixed(norm), .. } => {
+        Op::LayerNorm { input, gamma, beta, center, norm: Fixed(norm) } => {
             let Norm { epsilon, multiplier, shift, requant } = norm;
-            let vector = VectorOp::LayerNorm {
-                center: *center,
-                input_zero: zero(input),
-                epsilon: *epsilon,
-                normalize: (*multiplier, *shift),
-                codes: codes(requant),
-            };
+            let (center, input_zero, epsilon, codes) = (*center, zero(input), *epsilon, codes(requant));
+            let normalize = (*multiplier, *shift);
+            if norm.is_shared(network.tensor(*gamma), network.tensor(*beta)) {
+                let vector = VectorOp::SharedLayerNorm { center, input_zero, epsilon, normalize, codes };
+                return Some(RowOperator::with(&[*input], vector, NormParameters::BYTES));
+            }
+            let vector = VectorOp::LayerNorm { center, input_zero, epsilon, normalize, codes };
             RowOperator::with(&[*input], vector, channels(network, *input) * NormParameters::BYTES)
         }
         Op::ArgMax { input, largest, select_last } => {

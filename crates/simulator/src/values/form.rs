@@ -54,7 +54,7 @@ pub(crate) fn check(v: &Vector, op: &VectorOp) -> Result<(), &'static str> {
         }
         VectorOp::ArgMax { .. } => check_arg_max(v),
         VectorOp::ResizeLinear { rows, columns } => check_resize(v, rows, columns),
-        VectorOp::Softmax { .. } | VectorOp::LayerNorm { .. } => {
+        VectorOp::Softmax { .. } | VectorOp::LayerNorm { .. } | VectorOp::SharedLayerNorm { .. } => {
             let whole = v.inputs[0].channels == v.output.channels && v.inputs[0].width == v.output.width;
             require(whole && broadcasts && computes && codes(v.output.dtype), "has operands that do not fit")
         }

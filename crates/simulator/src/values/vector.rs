@@ -193,8 +193,10 @@ impl Memories {
                 self.p_relu(v, *input_zero, positive, if *per_channel { channels } else { 1 })?
             }
             VectorOp::Softmax { coefficient, scaling } => softmax(channels, *coefficient, scaling),
-            VectorOp::LayerNorm { center, input_zero, epsilon, normalize, codes } => {
-                let (gamma, beta, requant) = self.norm_parameters(v, codes)?;
+            VectorOp::LayerNorm { center, input_zero, epsilon, normalize, codes }
+            | VectorOp::SharedLayerNorm { center, input_zero, epsilon, normalize, codes } => {
+                let shared = matches!(op, VectorOp::SharedLayerNorm { .. });
+                let (gamma, beta, requant) = self.norm_parameters(v, codes, shared)?;
                 let norm = LayerNorm {
                     center: *center,
                     input_zero_point: *input_zero,
@@ -263,11 +265,12 @@ impl Memories {
         }))
     }
 
-    /// Scales, offsets and requantisation of the channels of a normalisation.
-    fn norm_parameters(&self, v: &Vector, codes: &Codes) -> Result<(Vec<i32>, Vec<i64>, Requant), Fault> {
-        let bytes = self.parameters(v.parameters, NormParameters::BYTES * v.output.channels as usize)?;
-        let parameters: Vec<NormParameters> =
-            bytes.chunks_exact(NormParameters::BYTES).map(NormParameters::decode).collect();
+    /// Scales, offsets and requantisation of the channels of a normalisation, which may all have the first entry.
+    fn norm_parameters(&self, v: &Vector, codes: &Codes, shared: bool) -> Result<(Vec<i32>, Vec<i64>, Requant), Fault> {
+        let channels = v.output.channels as usize;
+        let bytes = self.parameters(v.parameters, NormParameters::BYTES * if shared { 1 } else { channels })?;
+        let entries = bytes.chunks_exact(NormParameters::BYTES).map(NormParameters::decode);
+        let parameters: Vec<NormParameters> = entries.cycle().take(channels).collect();
         let gamma = parameters.iter().map(|p| p.gamma.into()).collect();
         let beta = parameters.iter().map(|p| p.beta).collect();
         let requant = Requant {

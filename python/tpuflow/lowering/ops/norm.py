@@ -15,8 +15,10 @@ from tpuflow.lowering.operators import Op
 from tpuflow.lowering.ops.elementwise import laid_out
 from tpuflow.lowering.plan import MASKED
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
+from tpuflow.lowering.view import View
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import onnx_ir as ir
 
     from tpuflow.lowering.layout import StoredValue
@@ -95,10 +97,11 @@ def normalization(context: Lowering, step: Step) -> None:
     rank = len(shape_of(value))
     if attribute(node, "axis", -1) % rank != rank - 1:
         raise UnsupportedNodeError("only the last axis can be normalised", "axis")
-    stored, target = context.rows(value, rank - 1), context.grids.target(step)
+    stored, target = context.unordered_rows(value, rank - 1), context.grids.target(step)
     n = stored.shape[-1]
-    gamma = _per_element(node, 1, "Scale", n, 1.0)
-    beta = _per_element(node, 2, "B", n, 0.0)
+    places = View(stored.view.axes[-1:]).positions()
+    gamma = _per_element(node, 1, "Scale", places, 1.0)
+    beta = _per_element(node, 2, "B", places, 0.0)
     epsilon = float(attribute(node, "epsilon", 1e-5))
     center = node.op_type == "LayerNormalization"
     norm: NormFields | FloatNormFields
@@ -151,14 +154,19 @@ def _fraction_bits(product: float, scale: float, offset: float) -> int:
     return max(0, min(8, *(math.frexp(ratio)[1] - 1 for ratio in spare)))
 
 
-def _per_element(node: ir.Node, index: int, name: str, n: int, default: float) -> np.ndarray:
+def _per_element(
+    node: ir.Node, index: int, name: str, places: npt.NDArray[np.int64], default: float
+) -> npt.NDArray[np.float64]:
+    """A constant for every element of a row, where the element lies in it."""
     value = input_or_none(node, index)
     if value is None:
-        return np.full(n, default)
+        return np.full(places.size, default)
     array = float_constant(value)
     if array is None:
         raise UnsupportedNodeError("must be constant", name)
-    return np.broadcast_to(array.ravel(), (n,)).astype(np.float64)
+    found = np.empty(places.size)
+    found[places] = np.broadcast_to(array.ravel(), places.shape)
+    return found
 
 
 def _name(node: ir.Node, index: int, step: Step, kind: str) -> str:
