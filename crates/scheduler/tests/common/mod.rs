@@ -345,7 +345,8 @@ impl Net {
         let beta = self.constant(&[n], DType::I64, -3000, 3000);
         let mut requant = self.requant(n, self.dtype(), 20);
         if self.alike {
-            (requant.multiplier.truncate(1), requant.shift.truncate(1));
+            requant.multiplier.truncate(1);
+            requant.shift.truncate(1);
         }
         self.alike = false;
         let epsilon = 1000;
