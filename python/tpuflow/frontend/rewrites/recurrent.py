@@ -131,6 +131,18 @@ class _Cell:
 
     def _lstm(self, total: ir.Value, c: ir.Value) -> tuple[ir.Value, ir.Value]:
         emit = self.emit
+        if self.peepholes or self.node.attributes.get_int("input_forget", 0):
+            return self._lstm_by_gates(total, c)
+        # One instruction for the three gates of one function, and for the fourth, which takes no time and is not read.
+        gates = self.activate(0, total)
+        enter, leave, keep = (self.gate(gates, k) for k in range(3))
+        added = emit("Mul", enter, self.activate(1, self.gate(total, 3)))
+        new = emit("Add", emit("Mul", keep, c), added, label="cell")
+        return emit("Mul", leave, self.functions[2](new, emit), label="hidden"), new
+
+    def _lstm_by_gates(self, total: ir.Value, c: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """With peepholes, or with a forget gate that follows from the input gate."""
+        emit = self.emit
         parts = [self.gate(total, k) for k in range(4)]
         if self.peepholes:
             parts[0] = emit("Add", parts[0], emit("Mul", self.peepholes[0], c))
