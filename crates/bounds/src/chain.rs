@@ -16,6 +16,8 @@
 //! the array's work lies either before such a pixel or after it, the array has drained there, and its next instruction has to
 //! set it up again.
 
+use std::ops::Range;
+
 use tpuflow_ir::{Graph, Machine, Op, Unit, timing};
 
 use super::gates::{Dependencies, Gate, Set, gates, lost_slots};
@@ -219,14 +221,14 @@ impl<'a> Chains<'a> {
 
     /// No schedule is shorter: for every moment, what the units have left to do after it.
     pub fn makespan(&self) -> u64 {
-        let layers = 0..self.works.len();
+        let count = self.works.len();
         let after = |from: usize| {
             let strong = |layer: usize| self.strong[layer][from];
             let own = |layer: usize| layer == from || strong(layer);
-            let after = self.sum(self.times[from].pixel, from + 1, &strong, self.idle.after[from]);
-            after.max(self.sum(self.begins[from], from, &own, self.idle.before[from]))
+            let after = self.sum(self.times[from].pixel, from + 1..count, &strong, self.idle.after[from]);
+            after.max(self.sum(self.begins[from], from..count, &own, self.idle.before[from]))
         };
-        layers.map(after).max().unwrap_or(0)
+        (0..count).map(after).max().unwrap_or(0)
     }
 
     /// Cycles without which weights that the cache has no room for cannot be brought in after the moment before which none of
@@ -265,16 +267,15 @@ impl<'a> Chains<'a> {
         let before = (0..index).rev().filter(|&from| need.whole[from] && (every || self.singles.contains(&from)));
         let sums = before.take(most).map(|from| {
             let follows = |layer: usize| needed(layer) && strong(from, layer);
-            self.sum(self.times[from].pixel, from + 1, &follows, self.idle.after[from])
+            self.sum(self.times[from].pixel, from + 1..index + 1, &follows, self.idle.after[from])
         });
-        sums.chain([self.sum(first_read_cycle(self.machine), 0, &needed, true)]).max().unwrap_or(0)
+        sums.chain([self.sum(first_read_cycle(self.machine), 0..index + 1, &needed, true)]).max().unwrap_or(0)
     }
 
-    /// The end of the work of some of the layers from `first` on, which begin at `start` at the earliest, with the array drained
-    /// or not.
-    fn sum(&self, start: u64, first: usize, counts: &dyn Fn(usize) -> bool, drained: bool) -> u64 {
+    /// The end of the work of some of these layers, which begin at `start` at the earliest, with the array drained or not.
+    fn sum(&self, start: u64, layers: Range<usize>, counts: &dyn Fn(usize) -> bool, drained: bool) -> u64 {
         let (mut array, mut tail, mut ewp, mut pdp) = (0, 0, 0, 0);
-        for layer in (first..self.works.len()).filter(|&layer| counts(layer)) {
+        for layer in layers.clone().filter(|&layer| counts(layer)) {
             let work = &self.works[layer];
             tail = tail.max(work.tail);
             array += work.array;
@@ -282,8 +283,10 @@ impl<'a> Chains<'a> {
             pdp += work.pdp;
         }
         let machine = self.machine;
-        let on_array = |i: usize| i >= first && self.works[i].array > 0 && counts(i);
-        array += lost_slots(&self.gates, &Set::of(self.works.len(), on_array));
+        if !self.gates.is_empty() {
+            let on_array = layers.filter(|&i| self.works[i].array > 0 && counts(i));
+            array += lost_slots(&self.gates, &Set::of(self.works.len(), on_array));
+        }
         let after = |cycles: u64, around: u64| if cycles > 0 { start + cycles + around } else { 0 };
         after(array - tail.min(array), lead(machine, drained) + timing::array_depth(machine))
             .max(after(ewp, machine.ewp.start + machine.ewp.latency))

@@ -36,9 +36,10 @@ const MOST: usize = 1000;
 pub(super) struct Set(Vec<u64>);
 
 impl Set {
-    pub fn of(count: usize, has: impl Fn(usize) -> bool) -> Self {
+    /// Some of `count` layers.
+    pub fn of(count: usize, members: impl Iterator<Item = usize>) -> Self {
         let mut words = vec![0; count.div_ceil(64)];
-        (0..count).filter(|&i| has(i)).for_each(|i| words[i / 64] |= 1 << (i % 64));
+        members.for_each(|i| words[i / 64] |= 1 << (i % 64));
         Self(words)
     }
 
@@ -101,10 +102,10 @@ pub(super) fn gates(
         };
         let gap = last.iter().map(wait).min()?;
         let cost = last.iter().map(|&y| gap_slots(gap, works[y].pixels, works[y].rounds, rows)).min()?;
-        let next = Set::of(count, |i| on_array(i) && needs.strong[i][end]);
-        let fits =
-            Set::of(count, |i| last.contains(&i) || needs.strong[i][end] || last.iter().any(|&y| needs.whole[y][i]));
-        (cost > 0).then(|| Gate { last: Set::of(count, |i| last.contains(&i)), next, fits, cost })
+        let next = Set::of(count, (0..count).filter(|&i| on_array(i) && needs.strong[i][end]));
+        let is_free = |&i: &usize| last.contains(&i) || needs.strong[i][end] || last.iter().any(|&y| needs.whole[y][i]);
+        let fits = Set::of(count, (0..count).filter(is_free));
+        (cost > 0).then(|| Gate { last: Set::of(count, last.iter().copied()), next, fits, cost })
     };
     ends.into_iter().filter_map(gate).collect()
 }
