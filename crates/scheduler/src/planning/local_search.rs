@@ -23,9 +23,11 @@ const NEIGHBORS: u64 = 8;
 /// Instructions in the programs that are timed for a step of the budget.
 const STEP: u64 = 4000;
 
-/// Times as many of plans that are not close to the bound, as long as their cycles in all are no more than so many a step.
+/// Times as many of plans that are not close to the bound, as long as their cycles in all are no more than so many a step, and
+/// not of long programs: among so many instructions small changes save next to nothing.
 const FAR: u64 = 4;
 const CYCLES: u64 = 6_000_000;
+const LONG: u64 = 6000;
 
 /// Turns without a gain after which there will hardly be one.
 const PATIENCE: u64 = 24;
@@ -41,7 +43,7 @@ pub(crate) fn improve_order(context: &PlanningContext, plan: Plan, timing: Timin
     let usual = context.budget.steps.saturating_mul(STEP) / (NEIGHBORS * instructions);
     let cycles = plan.program.predicted_cycles;
     let many = context.budget.steps.saturating_mul(CYCLES) / (NEIGHBORS * cycles.max(1));
-    let turns = if context.is_close(cycles) { usual } else { many.clamp(usual, FAR * usual) };
+    let turns = if context.is_close(cycles) || instructions > LONG { usual } else { many.clamp(usual, FAR * usual) };
     let mut current: Vec<InstructionId> = code.ids().collect();
     let mut shortest = cycles;
     let (mut best, mut gained) = (None, 0);
