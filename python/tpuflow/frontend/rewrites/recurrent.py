@@ -23,7 +23,7 @@ import numpy.typing as npt
 from tpuflow.frontend.values import input_at, integers_of, shape_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import onnx_ir as ir
 
@@ -131,9 +131,9 @@ class _Cell:
 
     def _lstm(self, total: ir.Value, c: ir.Value) -> tuple[ir.Value, ir.Value]:
         emit = self.emit
-        if self.peepholes or self.node.attributes.get_int("input_forget", 0):
+        if self.peepholes or self.node.attributes.get_int("input_forget", 0) != 0:
             return self._lstm_by_gates(total, c)
-        # One instruction for the three gates of one function, and for the fourth, which takes no time and is not read.
+        # One instruction for the three gates of one function; the fourth beside them takes no time.
         gates = self.activate(0, total)
         enter, leave, keep = (self.gate(gates, k) for k in range(3))
         added = emit("Mul", enter, self.activate(1, self.gate(total, 3)))
@@ -162,7 +162,10 @@ class _Cell:
         emit = self.emit
         update_reset = emit("Add", self.gate(x, 0, 2), emit("MatMul", h, self.recurrence))
         gates = self.activate(0, update_reset)
-        update, reset = self.gate(gates, 0), self.gate(gates, 1)
+        reset, update = self.gate(gates, 0), self.gate(gates, 1)
+        # Known before the candidate, which is waited for.
+        kept = emit("Mul", update, h)
+        share = emit("Sub", emit.constant(np.float32(1), "one"), update)
         if self.node.attributes.get_int("linear_before_reset", 0):
             inner = emit("MatMul", h, self.candidate)
             if self.bias is not None:
@@ -171,8 +174,7 @@ class _Cell:
         else:
             inner = emit("MatMul", emit("Mul", reset, h), self.candidate)
         candidate = self.activate(1, emit("Add", self.gate(x, 2), inner))
-        # (1 - z) c + z h
-        return emit("Add", candidate, emit("Mul", update, emit("Sub", h, candidate)), label="hidden")
+        return emit("Add", emit("Mul", share, candidate), kept, label="hidden")
 
 
 def _part(value: ir.Value, index: int, shape: Sequence[int], emit: Emitter, label: str) -> ir.Value:
@@ -192,6 +194,17 @@ def _columns(value: ir.Value, first: int, last: int, emit: Emitter, label: str) 
     return emit("Slice", value, *(emit.integers([n], f"{label}_{name}") for name, n in bounds), label=label)
 
 
+def _reset_first(value: ir.Value, hidden: int, emit: Emitter, label: str) -> ir.Value:
+    """The columns of update, reset and candidate with those of reset in front.
+
+    The reset gate is waited for, and what begins a word need not be moved to where a word begins.
+    """
+    bounds = ((hidden, 2 * hidden), (0, hidden), (2 * hidden, 3 * hidden))
+    parts = [_columns(value, *each, emit, label) for each in bounds]
+    axis = value.shape.rank() - 1 if value.shape else 0
+    return emit("Concat", *parts, attributes={"axis": axis}, label=f"{label}_order")
+
+
 def _cell(
     node: ir.Node, index: int, functions: Sequence[Activation], hidden: int, emit: Emitter
 ) -> tuple[_Cell, ir.Value, ir.Value | None]:
@@ -205,11 +218,15 @@ def _cell(
     turned = {"perm": [1, 0]}
     w = emit("Transpose", _part(weights, index, (gates * hidden, inputs), emit, "w"), attributes=turned)
     r = emit("Transpose", _part(recurrence, index, (gates * hidden, hidden), emit, "r"), attributes=turned)
+    if node.op_type == "GRU":
+        w, r = (_reset_first(value, hidden, emit, label) for value, label in ((w, "w"), (r, "r")))
     cell.recurrence = r
     total = of_input = of_state = None
     if bias is not None:
         both = _part(bias, index, (2, gates * hidden), emit, "bias")
         of_input, of_state = (_part(both, k, (gates * hidden,), emit, f"bias{k}") for k in (0, 1))
+        if node.op_type == "GRU":
+            of_input, of_state = (_reset_first(value, hidden, emit, "bias") for value in (of_input, of_state))
         total = emit("Add", of_input, of_state)
     if node.op_type == "GRU":
         cell.recurrence = _columns(r, 0, 2 * hidden, emit, "gates")
@@ -253,21 +270,27 @@ def unroll(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
         lengths = None
     direction = node.attributes.get_string("direction", "forward")
     flat = emit.reshape(x, (steps * batch, width), "inputs")
-    ends: list[list[ir.Value]] = [[], [], []]
+    runs: list[_Run] = []
     for index in range(directions):
         cell, w, bias = _cell(node, index, functions[index], hidden, emit)
         projected = emit("MatMul", flat, w, label="projected")
         if bias is not None:
             projected = emit("Add", projected, bias, label="biased")
         projected = emit.reshape(projected, (steps, batch, GATES[node.op_type] * hidden), "projections")
-        states = [_initial(node, k, index, batch, hidden, emit, by_batch=by_batch) for k in (5, 6)]
-        backwards = direction == "reverse" or index == 1
-        outputs, h, c = _run(cell, projected, states, lengths, emit, backwards=backwards)
-        rows = [emit.reshape(output, (1, 1, batch, hidden), "row") for output in outputs]
+        h, c = (_initial(node, k, index, batch, hidden, emit, by_batch=by_batch) for k in (5, 6))
+        order = range(steps)[:: -1 if direction == "reverse" or index == 1 else 1]
+        runs.append(_Run(cell, projected, order, lengths, h, c))
+    # Side by side, so that the units have the other direction's step to do while they wait for one.
+    for _ in range(steps):
+        for run in runs:
+            run.step(emit)
+    ends: list[list[ir.Value]] = [[], [], []]
+    for run in runs:
+        rows = [emit.reshape(run.outputs[t], (1, 1, batch, hidden), "row") for t in range(steps)]
         ends[0].append(emit("Concat", *rows, attributes={"axis": 0}, label="sequence"))
-        ends[1].append(emit.reshape(h, (1, batch, hidden), "last"))
-        if c is not None:
-            ends[2].append(emit.reshape(c, (1, batch, hidden), "last_cell"))
+        ends[1].append(emit.reshape(run.h, (1, batch, hidden), "last"))
+        if run.c is not None:
+            ends[2].append(emit.reshape(run.c, (1, batch, hidden), "last_cell"))
     results = [
         emit("Concat", *values, attributes={"axis": axis})
         for values, axis in zip(ends, (1, 0, 0), strict=True)
@@ -296,32 +319,38 @@ def _initial(
     return _part(given, index, (batch, hidden), emit, f"initial{place}")
 
 
-def _run(
-    cell: _Cell,
-    projected: ir.Value,
-    states: Sequence[ir.Value | None],
-    lengths: Sequence[int] | None,
-    emit: Emitter,
-    *,
-    backwards: bool,
-) -> tuple[list[ir.Value], ir.Value, ir.Value | None]:
-    """Outputs of all steps in the order of time, and the last states."""
-    shape = shape_of(projected)
-    h, c = states
-    if shape is None or h is None:
-        raise ValueError("a shape is missing")
-    outputs: list[ir.Value] = [h] * shape[0]
-    for t in range(shape[0])[:: -1 if backwards else 1]:
-        new, cell_state = cell.step(_part(projected, t, shape[1:], emit, f"step{t}"), h, c)
+class _Run:
+    """The steps of one direction: outputs so far by time, and the last states."""
+
+    def __init__(
+        self,
+        cell: _Cell,
+        projected: ir.Value,
+        order: Iterable[int],
+        lengths: Sequence[int] | None,
+        h: ir.Value | None,
+        c: ir.Value | None,
+    ) -> None:
+        shape = shape_of(projected)
+        if shape is None or h is None:
+            raise ValueError("a shape is missing")
+        self.cell, self.projected, self.order, self.lengths = cell, projected, iter(order), lengths
+        self.shape, self.h, self.c = shape, h, c
+        self.outputs: dict[int, ir.Value] = {}
+
+    def step(self, emit: Emitter) -> None:
+        """The next step in the direction's order."""
+        t = next(self.order)
+        h, c = self.h, self.c
+        new, cell_state = self.cell.step(_part(self.projected, t, self.shape[1:], emit, f"step{t}"), h, c)
         output = new
-        if lengths is not None:
-            going: npt.NDArray[Any] = np.array([[t < length] for length in lengths])
+        if self.lengths is not None:
+            going: npt.NDArray[Any] = np.array([[t < length] for length in self.lengths])
             condition = emit.constant(going, f"going{t}")
             new = emit("Where", condition, new, h)
             cell_state = None if cell_state is None or c is None else emit("Where", condition, cell_state, c)
             output = emit("Where", condition, output, emit.constant(np.float32(0), "zero"))
-        outputs[t], h, c = output, new, cell_state
-    return outputs, h, c
+        self.outputs[t], self.h, self.c = output, new, cell_state
 
 
 RULES: Rules = {"RNN": [unroll], "GRU": [unroll], "LSTM": [unroll]}
