@@ -118,6 +118,34 @@ def test_recurrent(operator: str, direction: str, lengths: list[int] | None) -> 
     assert operators(model)["MatMul"] == ways * (1 + 4 * (2 if operator == "GRU" else 1))
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(("operator", "gates", "products"), [("RNN", 1, 1), ("GRU", 3, 2), ("LSTM", 4, 1)])
+def test_recurrent_layers_follow_each_other_step_by_step(
+    operator: str, gates: int, products: int, batch: int
+) -> None:
+    constants: dict[str, Any] = {"a": np.array([1])}
+    for layer, inputs in enumerate((4, 6)):
+        constants |= {
+            f"w{layer}": array(1, gates * 6, inputs, seed=3 * layer),
+            f"r{layer}": array(1, gates * 6, 6, seed=3 * layer + 1, scale=0.4),
+            f"b{layer}": array(1, 2 * gates * 6, seed=3 * layer + 2),
+        }
+    attributes = {"hidden_size": 6} | ({"linear_before_reset": 1} if operator == "GRU" else {})
+    nodes: list[Node] = [
+        (operator, "x w0 r0 b0", "y yh", attributes),
+        ("Squeeze", "y a", "s", {}),
+        (operator, "s w1 r1 b1", "z zh", attributes),
+    ]
+    model = normalized(graph(nodes, {"x": [5, batch, 4]}, ["z", "zh", "yh"], constants))
+    # One product for all inputs of the first layer, and one for each of the second.
+    assert operators(model)["MatMul"] == 1 + 5 + 2 * 4 * products
+    names = [str(node.name) for node in model.model.graph if node.op_type == "MatMul"]
+    lower, upper = ([at for at, name in enumerate(names) if f"{n}/" in name] for n in (0, 2))
+    assert len(lower) + len(upper) == len(names)
+    assert upper[0] < lower[3] and upper[-1] > lower[-1]
+    assert not any(node.metadata_props for node in model.model.graph)
+
+
 WINDOWS: dict[str, tuple[Node, dict[str, Any]]] = {
     "convolution": (
         ("Conv", "x w b", "z", {"pads": [1, 0, 1, 2, 1, 0]}),

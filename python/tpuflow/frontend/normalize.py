@@ -306,10 +306,25 @@ def _finish(model: ir.Model) -> None:
     common.RemoveUnusedOpsetsPass()(model)
     common.NameFixPass()(model)
     common.TopologicalSortPass()(model)
+    _take_turns(model.graph)
     for value in model.graph.initializers.values():
         if value.const_value is not None:
             value.const_value.name = value.name
             value.shape = ir.Shape(value.const_value.shape.numpy())
+
+
+def _take_turns(graph: ir.Graph) -> None:
+    """Lists nodes by what comes before them, where recurrent layers follow each other step by step."""
+    nodes = list(graph)
+    marks = [node.metadata_props.pop(recurrent.STEPWISE, None) for node in nodes]
+    if all(mark is None for mark in marks):
+        return
+    depth: dict[ir.Node, int] = {}
+    for node in nodes:
+        makers = (value.producer() for value in node.inputs if value is not None)
+        depth[node] = 1 + max((depth.get(maker, 0) for maker in makers if maker is not None), default=0)
+    graph.remove(nodes)
+    graph.extend(sorted(nodes, key=depth.__getitem__))
 
 
 def _define_functions(model: ir.Model) -> None:

@@ -1,7 +1,8 @@
 """Recurrent networks, unrolled: RNN, GRU and LSTM over a static number of steps.
 
-The projections of the inputs of all steps are one MatMul; a step then multiplies its state by the recurrence
-matrix, adds, and applies the activations, which are tables. With Z = H R for the state H before the step:
+The projections of the inputs of all steps are one MatMul, unless the inputs are the steps of another such
+layer; a step then multiplies its state by the recurrence matrix, adds, and applies the activations, which are
+tables. With Z = H R for the state H before the step:
 
     RNN     h = f(x + Z)
     GRU     z, r = f(x + Z);    c = g(x + (r H) R)   or   g(x + r Z);    h = (1 - z) c + z H
@@ -14,13 +15,14 @@ Source: RNN, GRU and LSTM of https://onnx.ai/onnx/operators/.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tpuflow.frontend.values import input_at, integers_of, shape_of
+from tpuflow.frontend.values import input_at, integers_of, produced_by, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,10 +32,20 @@ if TYPE_CHECKING:
     from tpuflow.frontend.rewrite import Emitter, Rules
     from tpuflow.frontend.values import Attribute
 
-__all__ = ["MOST_STEPS", "RULES"]
+__all__ = ["MOST_STEPS", "RULES", "STEPWISE"]
 
 MOST_STEPS = 2048
 """Steps a network is unrolled over."""
+
+MOST_WEIGHTS = 40_960
+"""Weights of an input's projection up to which a layer on top of another one has a projection for every step.
+
+It then follows the other layer step by step, while the array takes these weights once a step: beside the
+instructions of a step, which the elementwise unit starts one by one, so many take no longer.
+"""
+
+STEPWISE = "tpuflow.stepwise"
+"""Mark of such a projection: steps of both layers are to be listed in turns."""
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
@@ -247,6 +259,52 @@ def _cell(
     return cell, w, total
 
 
+def _earlier_steps(x: ir.Value, steps: int, size: int) -> list[ir.Value] | None:
+    """What `steps` values of `size` elements `x` is made of, one behind the other; None if it is not."""
+    maker = produced_by(x, "Concat", "Reshape", "Squeeze", "Unsqueeze", "Transpose")
+    while maker is not None and (maker.op_type != "Concat" or len(maker.inputs) == 1):
+        source = maker.inputs[0]
+        if source is None or (maker.op_type == "Transpose" and not _keeps_order(maker)):
+            return None
+        x, maker = source, produced_by(source, "Concat", "Reshape", "Squeeze", "Unsqueeze", "Transpose")
+    shape = shape_of(x)
+    if maker is None or shape is None or len(maker.inputs) != steps:
+        return None
+    rows = [row for row in maker.inputs if row is not None and math.prod(shape_of(row) or (0,)) == size]
+    outermost = math.prod(shape[: maker.attributes.get_int("axis", 0) % len(shape)]) == 1
+    return rows if outermost and len(rows) == steps else None
+
+
+def _keeps_order(transpose: ir.Node) -> bool:
+    """Whether only axes of extent 1 change their places."""
+    shape, order = shape_of(transpose.inputs[0]), transpose.attributes.get_ints("perm", [])
+    moved = [axis for axis in order if shape is not None and shape[axis] > 1]
+    return bool(order) and shape is not None and moved == sorted(moved)
+
+
+def _projections(
+    x: ir.Value, shape: Sequence[int], w: ir.Value, bias: ir.Value | None, emit: Emitter
+) -> list[ir.Value]:
+    """The inputs `[steps, batch, width]` of all steps times `w`, and added to."""
+    steps, batch, width = shape
+    columns = (shape_of(w) or (0, 0))[1]
+    earlier = _earlier_steps(x, steps, batch * width)
+    if earlier is None or width * columns > MOST_WEIGHTS:
+        projected = emit("MatMul", emit.reshape(x, (steps * batch, width), "inputs"), w, label="projected")
+        if bias is not None:
+            projected = emit("Add", projected, bias, label="biased")
+        projected = emit.reshape(projected, (steps, batch, columns), "projections")
+        return [_part(projected, t, (batch, columns), emit, f"step{t}") for t in range(steps)]
+    found = []
+    for row in earlier:
+        projected = emit("MatMul", emit.reshape(row, (batch, width), "input"), w, label="projected")
+        maker = projected.producer()
+        if maker is not None:
+            maker.metadata_props[STEPWISE] = ""
+        found.append(projected if bias is None else emit("Add", projected, bias, label="biased"))
+    return found
+
+
 def unroll(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
     """Writes a recurrent operator step by step."""
     x, shape, weights = node.inputs[0], shape_of(node.inputs[0]), shape_of(input_at(node, 1))
@@ -258,7 +316,7 @@ def unroll(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
     if by_batch:
         x = emit("Transpose", x, attributes={"perm": [1, 0, 2]}, label="steps")
         shape = (shape[1], shape[0], shape[2])
-    steps, batch, width = shape
+    steps, batch, _ = shape
     directions, hidden = weights[0], weights[1] // GATES[node.op_type]
     functions = _activations(node, directions)
     lengths = integers_of(input_at(node, 4))
@@ -269,17 +327,13 @@ def unroll(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
     if lengths is not None and all(length >= steps for length in lengths):
         lengths = None
     direction = node.attributes.get_string("direction", "forward")
-    flat = emit.reshape(x, (steps * batch, width), "inputs")
     runs: list[_Run] = []
     for index in range(directions):
         cell, w, bias = _cell(node, index, functions[index], hidden, emit)
-        projected = emit("MatMul", flat, w, label="projected")
-        if bias is not None:
-            projected = emit("Add", projected, bias, label="biased")
-        projected = emit.reshape(projected, (steps, batch, GATES[node.op_type] * hidden), "projections")
+        projections = _projections(x, shape, w, bias, emit)
         h, c = (_initial(node, k, index, batch, hidden, emit, by_batch=by_batch) for k in (5, 6))
         order = range(steps)[:: -1 if direction == "reverse" or index == 1 else 1]
-        runs.append(_Run(cell, projected, order, lengths, h, c))
+        runs.append(_Run(cell, projections, order, lengths, h, c))
     # Side by side, so that the units have the other direction's step to do while they wait for one.
     for _ in range(steps):
         for run in runs:
@@ -325,24 +379,23 @@ class _Run:
     def __init__(
         self,
         cell: _Cell,
-        projected: ir.Value,
+        projections: Sequence[ir.Value],
         order: Iterable[int],
         lengths: Sequence[int] | None,
         h: ir.Value | None,
         c: ir.Value | None,
     ) -> None:
-        shape = shape_of(projected)
-        if shape is None or h is None:
+        if h is None:
             raise ValueError("a shape is missing")
-        self.cell, self.projected, self.order, self.lengths = cell, projected, iter(order), lengths
-        self.shape, self.h, self.c = shape, h, c
+        self.cell, self.projections, self.order, self.lengths = cell, projections, iter(order), lengths
+        self.h, self.c = h, c
         self.outputs: dict[int, ir.Value] = {}
 
     def step(self, emit: Emitter) -> None:
         """The next step in the direction's order."""
         t = next(self.order)
         h, c = self.h, self.c
-        new, cell_state = self.cell.step(_part(self.projected, t, self.shape[1:], emit, f"step{t}"), h, c)
+        new, cell_state = self.cell.step(self.projections[t], h, c)
         output = new
         if self.lengths is not None:
             going: npt.NDArray[Any] = np.array([[t < length] for length in self.lengths])
