@@ -77,7 +77,7 @@ def test_chains_of_views_equal_numpy(data: st.DataObject) -> None:
             assert found is None or np.array_equal(value.transpose(found).ravel(), stored.ravel())
         if value.size <= 4096:
             axis = data.draw(st.sampled_from(list(range(value.ndim))))
-            loops, dense = view.gathered(axis)
+            loops, dense = view.as_rows(axis)
             written = stored.ravel()[View((loops,), view.offset).positions()]
             assert dense.covers(value.size)
             assert np.array_equal(seen(dense, written), value)

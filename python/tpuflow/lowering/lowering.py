@@ -180,7 +180,7 @@ class Lowering:
     def unordered_rows(self, value: ir.Value, axis: int) -> StoredValue:
         """As `rows`, with the elements along `axis` in any order, which the view tells."""
         stored = self.stored[value]
-        loops, view = stored.view.gathered(axis)
+        loops, view = stored.view.as_rows(axis)
         extent = view.shape[axis]
         if stored.view == view and stored.view.covers(stored.elements) and stored.shape[-1] == extent:
             return stored

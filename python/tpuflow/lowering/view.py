@@ -145,7 +145,7 @@ class View:
             (*self.axes[:axis], _normal([(count, 0), *self.axes[axis]]), *self.axes[axis + 1 :]), self.offset
         )
 
-    def gathered(self, axis: int) -> tuple[tuple[Loop, ...], View]:
+    def as_rows(self, axis: int) -> tuple[tuple[Loop, ...], View]:
         """Loops that write the value as dense rows along one axis, and the view of what they write.
 
         Along a row elements come as they lie: an image whose channels are last is one row as it is, though
