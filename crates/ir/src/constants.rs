@@ -78,13 +78,8 @@ pub fn parameters(graph: &Graph, op: &Op) -> Vec<u8> {
             return out;
         }
         Op::LayerNorm { gamma, beta, norm: Fixed(norm), .. } => {
-            let (gamma, beta) = (graph.tensor(*gamma), graph.tensor(*beta));
-            let entries = if norm.is_shared(gamma, beta) { 1 } else { usize::MAX };
-            let channels = gamma.integers().into_iter().zip(beta.integers()).take(entries);
-            for (channel, (gamma, beta)) in channels.enumerate() {
-                let (multiplier, shift) = norm.requant.of(channel);
-                NormParameters { beta, gamma: gamma as i16, multiplier: multiplier as i16, shift }.encode(&mut out);
-            }
+            let entries = NormParameters::of(norm, graph.tensor(*gamma), graph.tensor(*beta));
+            entries.iter().for_each(|entry| entry.encode(&mut out));
             return out;
         }
         Op::LayerNorm { gamma, beta, norm: Float(_), .. } => {

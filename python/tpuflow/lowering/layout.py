@@ -11,7 +11,7 @@ from tpuflow.lowering.nodes import attribute, shape_of
 from tpuflow.lowering.operators import Op
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError
 from tpuflow.lowering.scheme import Quant
-from tpuflow.lowering.view import View
+from tpuflow.lowering.view import Loop, View
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -54,9 +54,9 @@ class StoredValue:
         return math.prod(self.shape)
 
 
-def rearrangement(stored: StoredValue, order: Sequence[int]) -> Op:
-    """The operator that writes a value out densely in an axis order."""
-    loops = stored.view.transpose(order).loops or ((1, 1),)
+def rearrangement(stored: StoredValue, loops: Sequence[Loop]) -> Op:
+    """The operator that writes a value out densely by the loops of its view in some order."""
+    loops = loops or ((1, 1),)
     return Op.rearrange(
         input=stored.tensor,
         dims=[extent for extent, _ in loops],

@@ -48,7 +48,7 @@ from tpuflow.lowering.settings import REQUANT, WIDE_TABLE, Settings
 from tpuflow.lowering.states import states_of
 from tpuflow.lowering.tables import SampledFunction, sample
 from tpuflow.lowering.unify import cache_ranges, unified_ranges
-from tpuflow.lowering.view import View
+from tpuflow.lowering.view import Loop, View
 
 if TYPE_CHECKING:
     from tpuflow.calibration import Means, Range
@@ -89,7 +89,7 @@ class Lowering:
         self._means = means or {}
         self._errors = errors or {}
         self.stored: dict[ir.Value, StoredValue] = {}
-        self._arranged: dict[tuple[StoredValue, Shape, Shape], StoredValue] = {}
+        self._arranged: dict[tuple[StoredValue, View, Shape], StoredValue] = {}
         self._requantized: dict[tuple[ir.Value, Quant], StoredValue] = {}
         self.sources: dict[int, str] = {}
         """By tensor of the graph, the name of the model's value that it equals."""
@@ -153,12 +153,7 @@ class Lowering:
         view = View.dense(extents, order)
         if stored.view == view and stored.shape == wanted:
             return stored
-        key = (stored, order, wanted)
-        if key not in self._arranged:
-            name = f"{value.name}/arranged"
-            op = rearrangement(stored, order)
-            self._arranged[key] = self.layer(name, op, value, wanted, view, stored.quant, [])
-        return self._arranged[key]
+        return self._move(value, stored, stored.view.transpose(order).loops, view, wanted)
 
     def whole_tensor(self, value: ir.Value) -> StoredValue:
         """The value as all of some tensor, in any order."""
@@ -185,12 +180,16 @@ class Lowering:
         if stored.view == view and stored.view.covers(stored.elements) and stored.shape[-1] == extent:
             return stored
         wanted = (math.prod(view.shape) // extent, extent)
-        key = (stored, (axis,), wanted)
+        return self._move(value, stored, loops, view, wanted)
+
+    def _move(
+        self, value: ir.Value, stored: StoredValue, loops: Sequence[Loop], view: View, shape: Shape
+    ) -> StoredValue:
+        """The value written out by `loops`, so that it is seen by `view`; once for all who ask for it."""
+        key = (stored, view, shape)
         if key not in self._arranged:
-            dims, strides = [extent for extent, _ in loops], [stride for _, stride in loops]
-            op = Op.rearrange(input=stored.tensor, dims=dims, strides=strides, offset=stored.view.offset)
-            name = f"{value.name}/arranged"
-            self._arranged[key] = self.layer(name, op, value, wanted, view, stored.quant, [])
+            name, op = f"{value.name}/arranged", rearrangement(stored, loops)
+            self._arranged[key] = self.layer(name, op, value, shape, view, stored.quant, [])
         return self._arranged[key]
 
     def images(self, value: ir.Value) -> StoredValue:

@@ -79,7 +79,7 @@ class Ports:
         view = View.dense(extents, order)
         in_rows = stored.shape == shape and stored.view == view
         if not named or stored.view.permutation(stored.elements) is None or (is_state and not in_rows):
-            op = rearrangement(stored, order)
+            op = rearrangement(stored, stored.view.transpose(order).loops)
             stored = context.layer(f"{value.name}/output", op, value, shape, view, stored.quant, [])
         context.builder.output(stored.tensor)
         self._outputs.append(value)

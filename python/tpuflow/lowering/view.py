@@ -162,8 +162,7 @@ class View:
             placed[a, loop] = (extent, dense)
             dense *= extent
         axes = (_normal([placed[a, loop] for loop in range(len(loops))]) for a, loops in enumerate(self.axes))
-        loops = _normal([self.axes[a][loop] for a, loop in walk]) or ((1, 1),)
-        return loops, View(tuple(axes))
+        return _normal([self.axes[a][loop] for a, loop in walk]), View(tuple(axes))
 
     def positions(self) -> npt.NDArray[np.int64]:
         """Where each element of the value lies in the tensor, in the value's shape."""

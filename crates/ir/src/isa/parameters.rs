@@ -1,5 +1,8 @@
 //! Parameters of operators as they lie in the EWP cache.
 
+use crate::Tensor;
+use crate::op::Norm;
+
 /// Bytes of gamma and beta of one channel of a float normalisation.
 pub const FLOAT_NORM_BYTES: usize = 8;
 
@@ -102,6 +105,17 @@ pub struct NormParameters {
 impl NormParameters {
     /// Bytes of one entry.
     pub const BYTES: usize = 16;
+
+    /// Those of every channel of an operator, or one where all have the same ([`Norm::is_shared`]).
+    #[must_use]
+    pub fn of(norm: &Norm, gamma: &Tensor, beta: &Tensor) -> Vec<Self> {
+        let entry = |(channel, (gamma, beta)): (usize, (i64, i64))| {
+            let (multiplier, shift) = norm.requant.of(channel);
+            Self { beta, gamma: gamma as i16, multiplier: multiplier as i16, shift }
+        };
+        let entries = if norm.is_shared(gamma, beta) { 1 } else { usize::MAX };
+        gamma.integers().into_iter().zip(beta.integers()).enumerate().map(entry).take(entries).collect()
+    }
 
     /// Appends the entry.
     pub fn encode(&self, out: &mut Vec<u8>) {

@@ -7,7 +7,7 @@
 use tpuflow_ir::Arithmetic::{Fixed, Float};
 use tpuflow_ir::isa::{ChannelParameters, NormParameters, Slope};
 use tpuflow_ir::layout::pack as pack_activation;
-use tpuflow_ir::{DType, Op, Packed, TensorId, timing};
+use tpuflow_ir::{Op, Packed, TensorId, timing};
 
 use crate::network::Network;
 use crate::network::{Linear, row_bytes};
@@ -155,14 +155,8 @@ fn vector_parameters(network: &Network, op: &Op) -> Vec<u8> {
             }
         }
         Op::LayerNorm { gamma, beta, norm: Fixed(norm), .. } => {
-            let (gamma, beta) = (network.tensor(*gamma), network.tensor(*beta));
-            debug_assert_eq!(beta.dtype, DType::I64);
-            let entries = if norm.is_shared(gamma, beta) { 1 } else { usize::MAX };
-            let channels = gamma.integers().into_iter().zip(beta.integers()).take(entries);
-            for (channel, (gamma, beta)) in channels.enumerate() {
-                let (multiplier, shift) = norm.requant.of(channel);
-                NormParameters { beta, gamma: gamma as i16, multiplier: multiplier as i16, shift }.encode(&mut out);
-            }
+            let entries = NormParameters::of(norm, network.tensor(*gamma), network.tensor(*beta));
+            entries.iter().for_each(|entry| entry.encode(&mut out));
         }
         Op::PRelu { slopes: Float(slopes), .. } => {
             for slope in &slopes.negative {
