@@ -16,6 +16,11 @@ from tpuflow.runtime import Codec, Device
 FORMATS = REPOSITORY / "tests" / "formats"
 VERSIONS = sorted(path for path in FORMATS.iterdir() if path.is_dir())
 
+# Programs with 16-bit pools, since the width of their results counts no more (CHANGELOG.md, Schedules).
+CYCLES = {
+    "a29a9a2": {"f16.o1.tpu": 3160, "f16.o5.tpu": 2842, "int16.o1.tpu": 3493, "int16.o5.tpu": 2893},
+}
+
 
 def arrays(path: Path) -> dict[str, object]:
     with np.load(path) as found:
@@ -31,7 +36,7 @@ def old(request: pytest.FixtureRequest) -> Path:
 
 
 def test_old_programs_compute_the_same_bits(command: Command, old: Path, tmp_path: Path) -> None:
-    cycles = json.loads((old / "cycles.json").read_text())
+    cycles = json.loads((old / "cycles.json").read_text()) | CYCLES.get(old.name, {})
     assert len(cycles) == 7
     for name in cycles:
         outputs, figures = tmp_path / "outputs.npz", tmp_path / "figures.json"

@@ -131,7 +131,7 @@ impl LiveGraph<'_> {
         }
         match op {
             Op::Conv { window, input, .. } | Op::MaxPool { window, input } | Op::AveragePool { window, input, .. } => {
-                let size = graph.tensor(*input).dtype.bytes() as u64;
+                let steps = |words| timing::pool_steps(words, graph.tensor(*input).dtype, graph.tensor(output).dtype);
                 let taps = u64::from(window.kernel[0] * window.kernel[1]).div_ceil(machine.pdp.taps.into());
                 // The average of a whole image may as well be a sum, made by the elementwise unit.
                 let shape = &graph.tensor(*input).shape;
@@ -139,9 +139,10 @@ impl LiveGraph<'_> {
                 if whole && matches!(op, Op::AveragePool { .. }) {
                     // All of the image is there before the window over it, or before the last stretch of the sum, begins.
                     let (pdp, ewp) = (machine.pdp.start + machine.pdp.latency, machine.ewp.start + machine.ewp.latency);
-                    work.least = (pdp + taps * size).min(ewp + 1) - pdp.min(ewp);
+                    work.least = (pdp + taps * steps(1)).min(ewp + 1) - pdp.min(ewp);
                 } else {
-                    (work.pdp, work.least) = (self.pooling(layer, *input, window, taps * size), taps * size);
+                    let compute = steps(self.bytes(output).div_ceil(machine.word() as u64)) * taps;
+                    (work.pdp, work.least) = (self.pooling(layer, *input, window, compute), taps * steps(1));
                 }
             }
             Op::Reduce { input, .. } | Op::ArgMax { input, .. } => {
@@ -187,17 +188,16 @@ impl LiveGraph<'_> {
         elements.div_ceil(self.machine.ewp.lanes.into()) * rate * slow
     }
 
-    /// Cycles of the pooling unit, of which a word of the result takes `each`.
-    fn pooling(&self, layer: &Layer, input: TensorId, window: &tpuflow_ir::Window, each: u64) -> u64 {
+    /// Cycles of the pooling unit, whose lanes are busy for `compute`.
+    fn pooling(&self, layer: &Layer, input: TensorId, window: &tpuflow_ir::Window, compute: u64) -> u64 {
         let (machine, word) = (self.machine, self.machine.word() as u64);
-        let compute = self.bytes(layer.output).div_ceil(word) * each;
         if !self.live.whole(layer.output) {
             return compute;
         }
         match sparse(self.graph, self.producer, layer) {
             Some(Sparse { products, .. }) => {
                 let size = self.graph.tensor(input).dtype.bytes() as u64;
-                (products * size / (word * u64::from(machine.pdp.taps)).max(1) * size).min(compute)
+                (products * size / (word * u64::from(machine.pdp.taps)).max(1)).min(compute)
             }
             None => compute.max(lines(&natural_view(self.graph, input, machine.word()), window, machine)),
         }

@@ -152,14 +152,13 @@ pub struct Streams {
     pub writes: u64,
 }
 
-/// Streams of a pooling instruction: `ceil(taps / 3)` cycles per output word, twice that for 16-bit data; every input word of
-/// the rows a window covers is read once per kernel row it serves.
+/// Streams of a pooling instruction: `ceil(taps / pdp.taps)` cycles for as many results as a word has elements of the input; every
+/// input word of the rows a window covers is read once per kernel row it serves.
 #[must_use]
 pub fn pool(pool: &Pool, descriptor: &PoolDescriptor, machine: &Machine) -> Streams {
     let window = &descriptor.window;
     let taps = u64::from(window.kernel[0] * window.kernel[1]);
     let writes = view_words(&pool.output, u64::from(pool.rows), machine);
-    let wide = u64::from(pool.input.dtype.bytes() as u32);
     let mut lines = 0;
     let out_height = output_height(&pool.output);
     for row in pool.first_row..pool.first_row + pool.rows {
@@ -167,9 +166,16 @@ pub fn pool(pool: &Pool, descriptor: &PoolDescriptor, machine: &Machine) -> Stre
         lines += window.inside(0, top, pool.input.height).len() as u64;
     }
     let reads = view_words(&pool.input, lines, machine);
-    let compute = writes * taps.div_ceil(u64::from(machine.pdp.taps)) * wide;
+    let compute = pool_steps(writes, pool.input.dtype, pool.output.dtype) * taps.div_ceil(u64::from(machine.pdp.taps));
     let cycles = compute.max(reads.div_ceil(u64::from(machine.feeder.words))).max(writes);
     Streams { cycles, reads: vec![reads], writes }
+}
+
+/// Steps in which the lanes of the pooling unit make `words` words of results: a lane multiplies a byte of the input,
+/// so that how wide the results are does not count.
+#[must_use]
+pub fn pool_steps(words: u64, input: DType, output: DType) -> u64 {
+    (words * input.bytes() as u64).div_ceil(output.bytes() as u64)
 }
 
 fn output_height(view: &View) -> u32 {

@@ -1,7 +1,7 @@
 //! Unit cycles of pooling and depthwise convolution.
 //!
-//! Alone, an instruction that begins in cycle 10 ends in cycle `10 + 37 + c + 4`; c is `words written x ceil(taps / 3)` times the
-//! bytes of an element. Words read number at most c, so operand and result, each in a bank of its own, are never refused.
+//! Alone, an instruction that begins in cycle 10 ends in cycle `10 + 37 + c + 4`; c is `results / elements of the input in a
+//! word x ceil(taps / 3)`. Words read number at most c, so operand and result, each in a bank of its own, are never refused.
 
 use tpuflow_ir::isa::{FloatOutput, PoolKind, TableShape};
 use tpuflow_ir::{DType, Machine, Program, Unit, Window};
@@ -30,11 +30,22 @@ fn float_depthwise(weight_dtype: DType) -> PoolKind {
 
 /// A window over an image of pixels of one word.
 fn only(machine: &Machine, kind: PoolKind, dtype: DType, window: Window, image: [usize; 2]) -> Program {
+    between(machine, kind, [dtype; 2], 8 / dtype.bytes(), window, image)
+}
+
+/// A window over an image of one type, with results of another.
+fn between(
+    machine: &Machine,
+    kind: PoolKind,
+    [from, to]: [DType; 2],
+    channels: usize,
+    window: Window,
+    image: [usize; 2],
+) -> Program {
     let mut p = program(machine, 0);
     let [height, width] = window.output(image[0], image[1]).expect("fits");
-    let channels = 8 / dtype.bytes();
-    let input = cache_view(machine, &[1, image[0], image[1], channels], dtype, 0);
-    let output = cache_view(machine, &[1, height, width, channels], dtype, bank(machine, 1));
+    let input = cache_view(machine, &[1, image[0], image[1], channels], from, 0);
+    let output = cache_view(machine, &[1, height, width, channels], to, bank(machine, 1));
     let work = pool(&mut p, kind, window, input, output);
     push(&mut p, Unit::Pdp, &[], work);
     p
@@ -44,30 +55,48 @@ const SEVEN: Window = Window { kernel: [1, 7], stride: [1, 1], dilation: [1, 1],
 
 #[test]
 fn every_kind_and_width() {
-    // 1 x 7 over 2 x 9 pixels: 2 x 3 words of the result, ceil(7 / 3) = 3 cycles each, times the bytes of an element
+    // 1 x 7 over 2 x 9 pixels: 2 x 3 words of the result, ceil(7 / 3) = 3 cycles each, whatever a word holds
     let machine = primes();
     let table = Some(TableShape { entries: 5, lo: -128, hi: 127 });
     let cases = [
         (PoolKind::Max, I8, 18),
-        (PoolKind::Max, I16, 36),
-        (PoolKind::Max, F16, 36),
-        (PoolKind::Max, BF16, 36),
-        (PoolKind::Max, F32, 72),
+        (PoolKind::Max, I16, 18),
+        (PoolKind::Max, F16, 18),
+        (PoolKind::Max, BF16, 18),
+        (PoolKind::Max, F32, 18),
         (average(), I8, 18),
-        (average(), I16, 36),
-        (float_average(), F16, 36),
-        (float_average(), F32, 72),
+        (average(), I16, 18),
+        (float_average(), F16, 18),
+        (float_average(), F32, 18),
         (depthwise(I8, None), I8, 18),
         (depthwise(I8, table), I8, 18),
-        (depthwise(I16, None), I16, 36),
-        (float_depthwise(F16), F16, 36),
-        (float_depthwise(F32), F32, 72),
+        (depthwise(I16, None), I16, 18),
+        (float_depthwise(F16), F16, 18),
+        (float_depthwise(F32), F32, 18),
     ];
     for (kind, dtype, cycles) in cases {
         let name = format!("{kind:?} of {dtype:?}");
         let run = run(&only(&machine, kind, dtype, SEVEN, [2, 9]));
         assert_eq!(run.cycles, 10 + 37 + cycles + 4, "{name}");
         assert_eq!(run.counters.bank_accesses[..2], [18, 6], "{name}");
+    }
+}
+
+#[test]
+fn the_width_of_the_operand_counts_not_that_of_the_result() {
+    // 1 x 7 over 2 x 18 pixels of 4 channels: 2 x 12 pixels, 96 results. A word has 8 elements of 8 bits: 12 times
+    // ceil(7 / 3) = 3 cycles; or 4 of 16 bits: 24 times.
+    let machine = primes();
+    let cases = [
+        (depthwise(I8, None), [I8, I8], 36, [18, 12]),
+        (depthwise(I8, None), [I8, I16], 36, [18, 24]),
+        (depthwise(I8, None), [I16, I8], 72, [36, 12]),
+        (depthwise(I8, None), [I16, I16], 72, [36, 24]),
+    ];
+    for (kind, types, cycles, words) in cases {
+        let run = run(&between(&machine, kind, types, 4, SEVEN, [2, 18]));
+        assert_eq!(run.counters.units[Unit::Pdp.index()].busy, cycles, "{types:?}");
+        assert_eq!(run.counters.bank_accesses[..2], words, "{types:?}");
     }
 }
 
