@@ -3,7 +3,7 @@
 //! From the outputs upwards, every layer says which elements of its operands the needed elements of its result are made of. Of an
 //! element it is only said to be needed where every program needs it.
 
-use tpuflow_ir::{Graph, Layer, LinearTap, Op, TensorId, Window};
+use tpuflow_ir::{Graph, Layer, LinearTap, Op, PadMode, TensorId, Window};
 
 use crate::linear::is_permutation;
 use crate::moves;
@@ -115,10 +115,17 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
             if all && is_permutation(dims, strides, *offset, graph.tensor(*input).elements()) {
                 return every();
             }
-            vec![(
-                *input,
-                copied_elements(graph, [*input, layer.output], result, |at| view_source(at, dims, strides, *offset)),
-            )]
+            let from = |element: usize| Some(view_source(element, dims, strides, *offset));
+            vec![(*input, copied_elements(graph, [*input, layer.output], result, from))]
+        }
+        Op::Pad { input, before, mode, .. } => {
+            let from = |element: usize| padded_source(element, shape(*input), output, before, *mode);
+            vec![(*input, copied_elements(graph, [*input, layer.output], result, from))]
+        }
+        Op::InsertZeros { input, stride } => {
+            let stride = [1, stride[0] as usize, stride[1] as usize, 1];
+            let from = |element: usize| spread_source(element, shape(*input), output, stride);
+            vec![(*input, copied_elements(graph, [*input, layer.output], result, from))]
         }
         Op::Gather { input, axis, indices } => {
             let axis = *axis as usize;
@@ -126,7 +133,7 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
             let (extent, count) = (shape(*input)[axis], indices.len());
             let from = |element: usize| {
                 let (block, at) = (element / inner, element % inner);
-                (block / count * extent + indices[block % count] as usize) * inner + at
+                Some((block / count * extent + indices[block % count] as usize) * inner + at)
             };
             vec![(*input, copied_elements(graph, [*input, layer.output], result, from))]
         }
@@ -155,6 +162,14 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
         }
         Op::ArgMax { input, .. } => {
             vec![(*input, rows(graph, *input, shape(*input).last().copied().unwrap_or(1), 1, result))]
+        }
+        Op::Reduce { input, axes, .. } => {
+            let whole: Vec<u32> = shape(*input).iter().map(|&extent| extent as u32).collect();
+            let mut kept = shape(*input).to_vec();
+            axes.iter().for_each(|&axis| kept[axis as usize] = 1);
+            let strides = broadcast_strides(&kept, shape(*input));
+            let of = |element: usize| result.has(view_source(element, &whole, &strides, 0));
+            vec![(*input, made_elements(graph, *input, of))]
         }
         Op::MatMul { a, b, .. } => factors(graph, [*a, *b], result),
         Op::Concat { inputs, axis, .. } => {
@@ -215,16 +230,18 @@ fn normalized(elements: Elements) -> Elements {
     }
 }
 
-/// The elements of an operand that those of a result are copies of.
+/// The elements of an operand that those of a result are copies of; some are copies of none.
 fn copied_elements(
     graph: &Graph,
     [operand, output]: [TensorId; 2],
     result: &Elements,
-    from: impl Fn(usize) -> usize,
+    from: impl Fn(usize) -> Option<usize>,
 ) -> Elements {
     let mut there = vec![false; graph.tensor(operand).elements()];
     for element in (0..graph.tensor(output).elements()).filter(|&element| result.has(element)) {
-        there[from(element)] = true;
+        if let Some(source) = from(element) {
+            there[source] = true;
+        }
     }
     normalized(Elements::Some(there))
 }
@@ -245,9 +262,41 @@ fn rows(graph: &Graph, operand: TensorId, row: usize, of: usize, result: &Elemen
     made_elements(graph, operand, |element| some[element / row])
 }
 
-/// Elements of an operand that is broadcast to a result.
-fn broadcast(graph: &Graph, [operand, output]: [TensorId; 2], result: &Elements) -> Elements {
-    let (own, whole) = (&graph.tensor(operand).shape, &graph.tensor(output).shape);
+/// Where, if anywhere, the operand of a padding has an element of its result.
+fn padded_source(mut element: usize, own: &[usize], padded: &[usize], before: &[u32], mode: PadMode) -> Option<usize> {
+    let (mut source, mut stride) = (0, 1);
+    for axis in (0..own.len()).rev() {
+        let (at, last) = ((element % padded[axis]) as i64 - i64::from(before[axis]), own[axis] as i64 - 1);
+        element /= padded[axis];
+        let inside = match mode {
+            _ if (0..=last).contains(&at) => at,
+            PadMode::Constant(_) | PadMode::Value(_) => return None,
+            PadMode::Edge => at.clamp(0, last),
+            PadMode::Reflect => (if at < 0 { -at } else { 2 * last - at }).clamp(0, last),
+        };
+        source += inside as usize * stride;
+        stride *= own[axis];
+    }
+    Some(source)
+}
+
+/// Where, if anywhere, an operand has an element of a result in which its cells lie `step` apart, with zeros between.
+fn spread_source(mut element: usize, own: &[usize], spread: &[usize], step: [usize; 4]) -> Option<usize> {
+    let (mut source, mut stride) = (0, 1);
+    for axis in (0..own.len()).rev() {
+        let at = element % spread[axis];
+        element /= spread[axis];
+        if at % step[axis] != 0 || at / step[axis] >= own[axis] {
+            return None;
+        }
+        source += at / step[axis] * stride;
+        stride *= own[axis];
+    }
+    Some(source)
+}
+
+/// Steps in a tensor, along the axes of a shape that it is broadcast to.
+fn broadcast_strides(own: &[usize], whole: &[usize]) -> Vec<i64> {
     let lead = whole.len() - own.len();
     let mut strides = vec![0; whole.len()];
     let mut stride = 1;
@@ -255,8 +304,15 @@ fn broadcast(graph: &Graph, [operand, output]: [TensorId; 2], result: &Elements)
         strides[lead + axis] = if own[axis] == 1 { 0 } else { stride };
         stride *= own[axis] as i64;
     }
+    strides
+}
+
+/// Elements of an operand that is broadcast to a result.
+fn broadcast(graph: &Graph, [operand, output]: [TensorId; 2], result: &Elements) -> Elements {
+    let (own, whole) = (&graph.tensor(operand).shape, &graph.tensor(output).shape);
+    let strides = broadcast_strides(own, whole);
     let dims: Vec<u32> = whole.iter().map(|&extent| extent as u32).collect();
-    copied_elements(graph, [operand, output], result, |element| view_source(element, &dims, &strides, 0))
+    copied_elements(graph, [operand, output], result, |element| Some(view_source(element, &dims, &strides, 0)))
 }
 
 /// Pixels under the windows of needed pixels: of pooling and depthwise convolutions channel by channel, else with the channels of

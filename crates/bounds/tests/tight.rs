@@ -2,7 +2,7 @@
 
 use crate::common::{self, Net};
 use tpuflow_bounds::bounds;
-use tpuflow_ir::{Bounds, Machine, Program, TensorId};
+use tpuflow_ir::{Bounds, Machine, PadMode, Program, ReduceKind, TensorId};
 use tpuflow_scheduler::{Options as ScheduleOptions, schedule_by};
 use tpuflow_simulator::{Options, simulate};
 
@@ -79,4 +79,48 @@ fn the_pooling_unit_is_within_a_hundredth() {
             (0..2).fold(x, |x, _| net.max_pool(x, common::window(5, 1, 2)))
         },
     );
+}
+
+#[test]
+fn what_moved_or_summed_parts_are_made_of_counts() {
+    type Build = fn(&mut Net, TensorId) -> TensorId;
+    // Of 16 lines, the first so many are what the lines kept of another form are made of.
+    let cases: [(&str, usize, Build); 6] = [
+        ("constant", 15, |net, x| {
+            let padded = net.pad(x, &[0, 1, 0, 0], &[0, 3, 2, 0], PadMode::Constant(0));
+            net.slice(padded, 1, 0, 16)
+        }),
+        ("edge", 15, |net, x| {
+            let padded = net.pad(x, &[0, 1, 0, 0], &[0, 1, 0, 0], PadMode::Edge);
+            net.slice(padded, 1, 0, 16)
+        }),
+        ("reflect", 12, |net, x| {
+            let padded = net.pad(x, &[0, 11, 0, 0], &[0, 1, 0, 0], PadMode::Reflect);
+            net.slice(padded, 1, 0, 12)
+        }),
+        ("insert_zeros", 8, |net, x| {
+            let spread = net.insert_zeros(x, [2, 3]);
+            net.slice(spread, 1, 0, 16)
+        }),
+        ("reduce", 9, |net, x| {
+            let sums = net.reduce(x, ReduceKind::Max, &[2], true);
+            net.slice(sums, 1, 0, 9)
+        }),
+        ("reduce", 9, |net, x| {
+            let sums = net.reduce(x, ReduceKind::Sum, &[2, 3], false);
+            net.slice(sums, 1, 0, 9)
+        }),
+    ];
+    for (name, lines, build) in cases {
+        let array = |build: &dyn Fn(&mut Net, TensorId) -> TensorId| {
+            let mut net = Net::new(5);
+            let x = net.input(&[1, 16, 16, 128]);
+            let y = net.conv(x, 256, common::window(3, 1, 1), 1);
+            let y = build(&mut net, y);
+            bounds(&net.finish(&[y]), &asic()).whole.array
+        };
+        let (found, expected) = (array(&build), array(&|net, y| net.slice(y, 1, 0, lines)));
+        assert!(expected > 0);
+        assert_eq!(found, expected, "{name}");
+    }
 }
