@@ -196,6 +196,16 @@ impl Parameters {
         self.insertion().map_or(0, |(depth, seconds)| if seconds == 0 { 0 } else { count(depth) })
     }
 
+    /// The same without loads ahead, where they may move over some layers but not over all.
+    pub(crate) fn without_prefetch(&self) -> Option<Self> {
+        let mut same = self.clone();
+        let limited = (1..u32::MAX).contains(&self.prefetch_depth());
+        same.shared_cache_schedule_optimizations
+            .configurations
+            .retain(|pass| !matches!(pass, Pass::IntermediateInsertion { .. }));
+        (limited && self.parallel()).then_some(same)
+    }
+
     /// Steps of search out of a budget.
     pub(crate) fn steps(&self, usual: u64) -> u64 {
         let budget = self.search_steps.unwrap_or(usual);

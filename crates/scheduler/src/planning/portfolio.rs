@@ -30,9 +30,18 @@ pub(crate) struct Request<'a> {
     pub stream: bool,
 }
 
-/// A program by given settings, not yet checked. Where tensors pass through external memory, a graph in which groups of layers
-/// are computed part by part is planned as well.
+/// A program by given settings, not yet checked. Where loads may move ahead over some layers alone, the program in which none does
+/// is made as well, and the faster one taken.
 pub(crate) fn compiled(request: &Request, timing: Timing) -> Result<Program, ScheduleError> {
+    let ahead = by_distance(request, timing)?;
+    let Some(parameters) = request.parameters.without_prefetch() else { return Ok(ahead) };
+    let none = by_distance(&Request { parameters: &parameters, ..*request }, timing)?;
+    Ok(if none.predicted_cycles < ahead.predicted_cycles { none } else { ahead })
+}
+
+/// A program whose loads move ahead as far as they may. Where tensors pass through external memory, a graph in which groups of
+/// layers are computed part by part is planned as well.
+fn by_distance(request: &Request, timing: Timing) -> Result<Program, ScheduleError> {
     let &Request { graph, machine, tilings, parameters, budget, stream } = request;
     let context = PlanningContext::new(graph, machine, budget, parameters)?;
     let finished = |context: &PlanningContext, finalists: Vec<Plan>| -> Result<Program, ScheduleError> {
