@@ -286,7 +286,7 @@ fn spread_source(mut element: usize, own: &[usize], spread: &[usize], step: [usi
     for axis in (0..own.len()).rev() {
         let at = element % spread[axis];
         element /= spread[axis];
-        if at % step[axis] != 0 || at / step[axis] >= own[axis] {
+        if !at.is_multiple_of(step[axis]) || at / step[axis] >= own[axis] {
             return None;
         }
         source += at / step[axis] * stride;
