@@ -118,15 +118,6 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
             let from = |element: usize| Some(view_source(element, dims, strides, *offset));
             vec![(*input, copied_elements(graph, [*input, layer.output], result, from))]
         }
-        Op::Pad { input, before, mode, .. } => {
-            let from = |element: usize| padded_source(element, shape(*input), output, before, *mode);
-            vec![(*input, copied_elements(graph, [*input, layer.output], result, from))]
-        }
-        Op::InsertZeros { input, stride } => {
-            let stride = [1, stride[0] as usize, stride[1] as usize, 1];
-            let from = |element: usize| spread_source(element, shape(*input), output, stride);
-            vec![(*input, copied_elements(graph, [*input, layer.output], result, from))]
-        }
         Op::Gather { input, axis, indices } => {
             let axis = *axis as usize;
             let inner: usize = shape(*input)[axis + 1..].iter().product();
@@ -147,6 +138,18 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
             vec![(*input, made_elements(graph, *input, there))]
         }
         _ if all => every(),
+        Op::Pad { input, before, mode, .. } => {
+            let own = shape(*input);
+            let along = |axis: usize, at| padded_source(at, before[axis] as usize, own[axis], *mode);
+            let from = |element: usize| source_by_axis(element, own, output, along);
+            vec![(*input, copied_elements(graph, [*input, layer.output], result, from))]
+        }
+        Op::InsertZeros { input, stride } => {
+            let (own, step) = (shape(*input), [1, stride[0] as usize, stride[1] as usize, 1]);
+            let along = |axis: usize, at: usize| at.is_multiple_of(step[axis]).then_some(at / step[axis]);
+            let from = |element: usize| source_by_axis(element, own, output, along);
+            vec![(*input, copied_elements(graph, [*input, layer.output], result, from))]
+        }
         Op::Unary { input, .. }
         | Op::Rescale { input, .. }
         | Op::Quantize { input, .. }
@@ -262,37 +265,32 @@ fn rows(graph: &Graph, operand: TensorId, row: usize, of: usize, result: &Elemen
     made_elements(graph, operand, |element| some[element / row])
 }
 
-/// Where, if anywhere, the operand of a padding has an element of its result.
-fn padded_source(mut element: usize, own: &[usize], padded: &[usize], before: &[u32], mode: PadMode) -> Option<usize> {
+/// Where, if anywhere, an operand has an element of a result, by what is said of an axis and a place along it.
+fn source_by_axis(
+    mut element: usize,
+    own: &[usize],
+    result: &[usize],
+    along: impl Fn(usize, usize) -> Option<usize>,
+) -> Option<usize> {
     let (mut source, mut stride) = (0, 1);
     for axis in (0..own.len()).rev() {
-        let (at, last) = ((element % padded[axis]) as i64 - i64::from(before[axis]), own[axis] as i64 - 1);
-        element /= padded[axis];
-        let inside = match mode {
-            _ if (0..=last).contains(&at) => at,
-            PadMode::Constant(_) | PadMode::Value(_) => return None,
-            PadMode::Edge => at.clamp(0, last),
-            PadMode::Reflect => (if at < 0 { -at } else { 2 * last - at }).clamp(0, last),
-        };
-        source += inside as usize * stride;
+        source += along(axis, element % result[axis])? * stride;
+        element /= result[axis];
         stride *= own[axis];
     }
     Some(source)
 }
 
-/// Where, if anywhere, an operand has an element of a result in which its cells lie `step` apart, with zeros between.
-fn spread_source(mut element: usize, own: &[usize], spread: &[usize], step: [usize; 4]) -> Option<usize> {
-    let (mut source, mut stride) = (0, 1);
-    for axis in (0..own.len()).rev() {
-        let at = element % spread[axis];
-        element /= spread[axis];
-        if !at.is_multiple_of(step[axis]) || at / step[axis] >= own[axis] {
-            return None;
-        }
-        source += at / step[axis] * stride;
-        stride *= own[axis];
+/// Which of `extent` cells, if any, one of a line with `before` more in front is.
+fn padded_source(at: usize, before: usize, extent: usize, mode: PadMode) -> Option<usize> {
+    let last = extent.checked_sub(1)?;
+    match (mode, at.checked_sub(before)) {
+        (_, Some(inside)) if inside <= last => Some(inside),
+        (PadMode::Constant(_) | PadMode::Value(_), _) => None,
+        (PadMode::Edge, inside) => Some(inside.map_or(0, |_| last)),
+        (PadMode::Reflect, None) => Some(before - at),
+        (PadMode::Reflect, Some(beyond)) => Some(2 * last - beyond),
     }
-    Some(source)
 }
 
 /// Steps in a tensor, along the axes of a shape that it is broadcast to.
