@@ -35,8 +35,13 @@ pub(crate) struct Request<'a> {
 pub(crate) fn compiled(request: &Request, timing: Timing) -> Result<Program, ScheduleError> {
     let ahead = by_distance(request, timing)?;
     let Some(parameters) = request.parameters.without_prefetch() else { return Ok(ahead) };
-    let none = by_distance(&Request { parameters: &parameters, ..*request }, timing)?;
-    Ok(if none.predicted_cycles < ahead.predicted_cycles { none } else { ahead })
+    let cycles = |program: &Program| {
+        program.stream.as_ref().map_or(program.predicted_cycles, |stream| stream.predicted_interval)
+    };
+    match by_distance(&Request { parameters: &parameters, ..*request }, timing) {
+        Ok(none) if cycles(&none) < cycles(&ahead) => Ok(none),
+        _ => Ok(ahead),
+    }
 }
 
 /// A program whose loads move ahead as far as they may. Where tensors pass through external memory, a graph in which groups of
