@@ -104,29 +104,17 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
         return Vec::new();
     }
     let all = *result == Elements::All;
-    let every = || layer.op.operands().into_iter().map(|operand| (operand, Elements::All)).collect();
     let shape = |tensor: TensorId| &graph.tensor(tensor).shape[..];
     let output = shape(layer.output);
     match &layer.op {
         Op::Conv { input, window, .. } | Op::MaxPool { input, window } | Op::AveragePool { input, window, .. } => {
             vec![(*input, under_windows(shape(*input), output, window, &layer.op, result))]
         }
-        Op::Rearrange { input, dims, strides, offset } => {
-            if all && is_permutation(dims, strides, *offset, graph.tensor(*input).elements()) {
-                return every();
-            }
-            let from = |element: usize| Some(view_source(element, dims, strides, *offset));
-            vec![(*input, copied_elements(graph, [*input, layer.output], result, from))]
-        }
-        Op::Gather { input, axis, indices } => {
-            let axis = *axis as usize;
-            let inner: usize = shape(*input)[axis + 1..].iter().product();
-            let (extent, count) = (shape(*input)[axis], indices.len());
-            let from = |element: usize| {
-                let (block, at) = (element / inner, element % inner);
-                Some((block / count * extent + indices[block % count] as usize) * inner + at)
-            };
-            vec![(*input, copied_elements(graph, [*input, layer.output], result, from))]
+        Op::Rearrange { input, .. }
+        | Op::Gather { input, .. }
+        | Op::Pad { input, .. }
+        | Op::InsertZeros { input, .. } => {
+            vec![(*input, copied_operand(graph, layer, *input, result))]
         }
         Op::ResizeLinear { input, rows, columns } => {
             let &[_, height, width, channels] = shape(*input) else { return Vec::new() };
@@ -137,19 +125,7 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
             };
             vec![(*input, made_elements(graph, *input, there))]
         }
-        _ if all => every(),
-        Op::Pad { input, before, mode, .. } => {
-            let own = shape(*input);
-            let along = |axis: usize, at| padded_source(at, before[axis] as usize, own[axis], *mode);
-            let from = |element: usize| source_by_axis(element, own, output, along);
-            vec![(*input, copied_elements(graph, [*input, layer.output], result, from))]
-        }
-        Op::InsertZeros { input, stride } => {
-            let (own, step) = (shape(*input), [1, stride[0] as usize, stride[1] as usize, 1]);
-            let along = |axis: usize, at: usize| at.is_multiple_of(step[axis]).then_some(at / step[axis]);
-            let from = |element: usize| source_by_axis(element, own, output, along);
-            vec![(*input, copied_elements(graph, [*input, layer.output], result, from))]
-        }
+        _ if all => layer.op.operands().into_iter().map(|operand| (operand, Elements::All)).collect(),
         Op::Unary { input, .. }
         | Op::Rescale { input, .. }
         | Op::Quantize { input, .. }
@@ -166,14 +142,7 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
         Op::ArgMax { input, .. } => {
             vec![(*input, rows(graph, *input, shape(*input).last().copied().unwrap_or(1), 1, result))]
         }
-        Op::Reduce { input, axes, .. } => {
-            let whole: Vec<u32> = shape(*input).iter().map(|&extent| extent as u32).collect();
-            let mut kept = shape(*input).to_vec();
-            axes.iter().for_each(|&axis| kept[axis as usize] = 1);
-            let strides = broadcast_strides(&kept, shape(*input));
-            let of = |element: usize| result.has(view_source(element, &whole, &strides, 0));
-            vec![(*input, made_elements(graph, *input, of))]
-        }
+        Op::Reduce { input, axes, .. } => vec![(*input, summands(graph, *input, axes, result))],
         Op::MatMul { a, b, .. } => factors(graph, [*a, *b], result),
         Op::Concat { inputs, axis, .. } => {
             let inner: usize = output[*axis as usize + 1..].iter().product();
@@ -193,6 +162,49 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
         // Of the others it is not said what their operands are needed for.
         _ => Vec::new(),
     }
+}
+
+/// Elements of what a layer only copies elsewhere.
+fn copied_operand(graph: &Graph, layer: &Layer, input: TensorId, result: &Elements) -> Elements {
+    let all = *result == Elements::All;
+    let (own, output) = (&graph.tensor(input).shape[..], &graph.tensor(layer.output).shape[..]);
+    let tensors = [input, layer.output];
+    match &layer.op {
+        Op::Rearrange { dims, strides, offset, .. } => {
+            if all && is_permutation(dims, strides, *offset, graph.tensor(input).elements()) {
+                return Elements::All;
+            }
+            copied_elements(graph, tensors, result, |element| Some(view_source(element, dims, strides, *offset)))
+        }
+        Op::Gather { axis, indices, .. } => {
+            let inner: usize = own[*axis as usize + 1..].iter().product();
+            let (extent, count) = (own[*axis as usize], indices.len());
+            copied_elements(graph, tensors, result, |element| {
+                let (block, at) = (element / inner, element % inner);
+                Some((block / count * extent + indices[block % count] as usize) * inner + at)
+            })
+        }
+        Op::Pad { before, mode, .. } if !all => {
+            let along = |axis: usize, at| padded_source(at, before[axis] as usize, own[axis], *mode);
+            copied_elements(graph, tensors, result, |element| source_by_axis(element, own, output, along))
+        }
+        Op::InsertZeros { stride, .. } if !all => {
+            let step = [1, stride[0] as usize, stride[1] as usize, 1];
+            let along = |axis: usize, at: usize| at.is_multiple_of(step[axis]).then_some(at / step[axis]);
+            copied_elements(graph, tensors, result, |element| source_by_axis(element, own, output, along))
+        }
+        _ => Elements::All,
+    }
+}
+
+/// Elements that sums, or other results over some axes, are made of.
+fn summands(graph: &Graph, input: TensorId, axes: &[u32], result: &Elements) -> Elements {
+    let own = &graph.tensor(input).shape;
+    let dims: Vec<u32> = own.iter().map(|&extent| extent as u32).collect();
+    let mut kept = own.clone();
+    axes.iter().for_each(|&axis| kept[axis as usize] = 1);
+    let strides = broadcast_strides(&kept, own);
+    made_elements(graph, input, |element| result.has(view_source(element, &dims, &strides, 0)))
 }
 
 /// Rows of the one factor and columns of the other that elements of a product are made of.
