@@ -56,7 +56,7 @@ impl Lowering<'_> {
     /// Whether an image is cut in two though each half costs the array a tile.
     fn is_halved(&self, rows: u32, line: u32) -> bool {
         let least = match self.granularity() {
-            TileGranularity::Finest(_) => self.context.machine.array.rows,
+            TileGranularity::Finest(_) | TileGranularity::Shortest => self.context.machine.array.rows,
             TileGranularity::Halves => 2,
             _ => return false,
         };

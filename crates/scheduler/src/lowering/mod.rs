@@ -363,8 +363,8 @@ impl<'a> Lowering<'a> {
         }
         let pieces = self.granularity().pieces(cycles, start).min(self.context.parameters.pieces());
         // The array takes tokens by halves of an image at least: shorter pieces than hide a start-up bring it nothing.
-        let is_sequence = self.sequences[self.output().index()];
-        let pieces = if is_sequence { pieces.min(cycles / start.max(1)).max(1) } else { pieces };
+        let is_limited = self.sequences[self.output().index()] && self.granularity() != TileGranularity::Shortest;
+        let pieces = if is_limited { pieces.min(cycles / start.max(1)).max(1) } else { pieces };
         u64::from(rows).div_ceil(pieces).max(1) as u32
     }
 }

@@ -15,6 +15,8 @@ pub(crate) enum TileGranularity {
     Finest(u8),
     /// As small as `Finest(2)`; tokens are halved evenly, and images that a single tile of the array takes as well.
     Halves,
+    /// As small as `Finest(4)`; tokens even in pieces shorter than a start-up, for sequences that wait more than they work.
+    Shortest,
 }
 
 impl TileGranularity {
@@ -27,6 +29,7 @@ impl TileGranularity {
             Self::Longer(times) => (cycles / (2 * u64::from(times) * start)).clamp(1, 64),
             Self::Finest(halves) => (u64::from(halves) * cycles / (2 * start)).clamp(1, 64),
             Self::Halves => Self::Finest(2).pieces(cycles, start),
+            Self::Shortest => Self::Finest(4).pieces(cycles, start),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Small changes to the order of a finished plan, kept where the timing tells that they save cycles.
 //!
 //! What chose the order until here is a model of the units; who meets whom at a bank, or on a channel with which page open, only the
-//! timing knows. So some neighbouring instructions are shaken into another order, that is timed, and the next change
+//! timing knows. So some neighbouring instructions are shaken into another order, or one is moved, that is timed, and the next change
 //! starts from there if it is no slower: a hill climb. Several neighbours are timed side by side, always as many, so that the
 //! outcome does not depend on the number of threads.
 
@@ -29,8 +29,17 @@ const FAR: u64 = 4;
 const CYCLES: u64 = 6_000_000;
 const LONG: u64 = 6000;
 
-/// Turns without a gain after which there will hardly be one.
+/// Turns without a gain after which there will hardly be one, and how many instructions are timed at least until then: turns of
+/// short programs cost little, up to four times as many.
 const PATIENCE: u64 = 24;
+const TIMED: u64 = 100_000;
+
+/// Neighbouring instructions that are shaken, of short programs as well.
+const SHAKEN: u64 = 8;
+
+/// How far an instruction is moved at most, and at most as a part of the program.
+const FARTHEST: u64 = 64;
+const PART: u64 = 8;
 
 /// The plan with the fewest cycles that is found, `planned` itself if need be or if layers are not to be interleaved.
 pub(crate) fn improve_order(context: &PlanningContext, plan: Plan, timing: Timing) -> Plan {
@@ -44,13 +53,14 @@ pub(crate) fn improve_order(context: &PlanningContext, plan: Plan, timing: Timin
     let cycles = plan.program.predicted_cycles;
     let many = context.budget.steps.saturating_mul(CYCLES) / (NEIGHBORS * cycles.max(1));
     let turns = if context.is_close(cycles) || instructions > LONG { usual } else { many.clamp(usual, FAR * usual) };
+    let patience = (TIMED / (NEIGHBORS * instructions)).clamp(PATIENCE, 4 * PATIENCE);
     let mut current: Vec<InstructionId> = code.ids().collect();
     let mut shortest = cycles;
     let (mut best, mut gained) = (None, 0);
     // Small changes often lead back to an order that was timed before, and then to no better one.
     let mut known: HashMap<Vec<InstructionId>, Option<u64>> = HashMap::new();
     for turn in 0..turns {
-        if context.budget.is_over() || turn > gained + PATIENCE {
+        if context.budget.is_over() || turn > gained + patience {
             break;
         }
         let orders: Vec<Vec<InstructionId>> = (0..NEIGHBORS)
@@ -80,24 +90,48 @@ pub(crate) fn improve_order(context: &PlanningContext, plan: Plan, timing: Timin
     best.unwrap_or(plan)
 }
 
-/// An order in which some neighbouring virtual instructions have changed places.
+/// An order in which some neighbouring virtual instructions have changed places, or a single one has.
 fn changed(order: &[InstructionId], dependences: &Dependences, seed: u64) -> Vec<InstructionId> {
     let mut random = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let count = order.len() as u64;
     // The state is the seed at first.
     (0..4).for_each(|_| {
         next_random(&mut random);
     });
+    let keys = if next_random(&mut random).is_multiple_of(2) {
+        keys_with_one_moved(order, &mut random)
+    } else {
+        keys_with_some_shaken(order, &mut random)
+    };
+    legal(dependences, &keys)
+}
+
+/// By instruction, its place, of some neighbours with a random delay.
+fn keys_with_some_shaken(order: &[InstructionId], random: &mut u64) -> Vec<u64> {
+    let count = order.len() as u64;
     // From a 16th to a 256th of all.
-    let length = (count >> (4 + next_random(&mut random) % 5)).max(2);
-    let first = next_random(&mut random) % count;
-    let reach = 2 + next_random(&mut random) % length.min(16);
+    let length = (count >> (4 + next_random(random) % 5)).max(SHAKEN);
+    let first = next_random(random) % count;
+    let reach = 2 + next_random(random) % length.min(16);
     let mut keys = vec![0; order.len()];
     for (place, &instruction) in (0..).zip(order) {
         let shaken = (first..first + length).contains(&place);
-        keys[instruction.index()] = place + if shaken { next_random(&mut random) % reach } else { 0 };
+        keys[instruction.index()] = place + if shaken { next_random(random) % reach } else { 0 };
     }
-    legal(dependences, &keys)
+    keys
+}
+
+/// By instruction, twice its place, of a random one between those of others.
+fn keys_with_one_moved(order: &[InstructionId], random: &mut u64) -> Vec<u64> {
+    let count = order.len() as u64;
+    let farthest = (count / PART).clamp(2, FARTHEST);
+    let mut keys = vec![0; order.len()];
+    for (place, &instruction) in (farthest + 1..).zip(order) {
+        keys[instruction.index()] = 2 * place;
+    }
+    let way = 2 * (next_random(random) % farthest) + 3;
+    let moved = order[(next_random(random) % count) as usize].index();
+    keys[moved] = if next_random(random).is_multiple_of(2) { keys[moved] - way } else { keys[moved] + way };
+    keys
 }
 
 /// The virtual instructions by keys, as far as dependences allow.

@@ -121,6 +121,8 @@ const INTERLEAVED: [NamedMode; 5] = [
 
 /// Pieces where a network has images of fewer pixels than two tiles of the array: layers begin before the last one has drained.
 const HALVES: StageGranularities = StageGranularities::even(TileGranularity::Halves);
+/// The same for tokens that take the elementwise unit less than a start-up.
+const SHORTEST: StageGranularities = StageGranularities::even(TileGranularity::Shortest);
 
 /// Modes with layers one after the other.
 const LAYER_BY_LAYER: [NamedMode; 3] = [
@@ -175,7 +177,7 @@ fn parallel(context: &PlanningContext, timing: Timing) -> Result<Vec<Plan>, Sche
         };
         let mut plans = vec![best(search_stage_granularities(context, all(&early), &with_granularities))?];
         if context.parameters.layer_fusion != 0 && has_small_images(context) {
-            plans.push(with_granularities(HALVES));
+            plans.extend([HALVES, SHORTEST].map(with_granularities));
             plans = search_stage_granularities(context, plans, &with_granularities);
         }
         // In halves only where that is faster as it stands.
