@@ -6,9 +6,7 @@
 use tpuflow_ir::{Machine, Work};
 
 use crate::lowering::piece_bytes;
-use crate::virtual_program::{
-    Buffer, BufferId, Content, Memory, Packing, VirtualAddress, VirtualInstruction, VirtualProgram,
-};
+use crate::virtual_program::{Buffer, BufferId, Content, Memory, Packing, VirtualInstruction, VirtualProgram};
 
 /// A group that still takes members.
 struct OpenGroup {
@@ -65,34 +63,9 @@ pub(crate) fn group_constants(code: &mut VirtualProgram, machine: &Machine, laye
     for group_constants in open {
         close(code, group_constants);
     }
-    let shift = |address: &mut u64| {
-        let VirtualAddress { buffer, offset } = VirtualAddress::of_field(*address);
-        let (buffer, base) = moved[buffer.index()];
-        *address = buffer.at(base + offset);
-    };
-    let mut kept = Vec::with_capacity(code.instructions.len());
-    for (instruction, dropped) in std::mem::take(&mut code.instructions).iter_mut().zip(dropped) {
-        if dropped {
-            continue;
-        }
-        for place in instruction.ewp.iter_mut().flatten() {
-            let (buffer, base) = moved[place.0.index()];
-            *place = (buffer, base as u32 + place.1);
-        }
-        match &mut instruction.work {
-            Work::Transfer(t) => shift(&mut t.local_address),
-            Work::Expand(e) => shift(&mut e.local_address),
-            Work::Matrix(m) => {
-                shift(&mut m.weights.address);
-                shift(&mut m.input.address);
-            }
-            Work::Vector(v) => v.inputs.iter_mut().for_each(|view| shift(&mut view.address)),
-            Work::Pool(p) => shift(&mut p.input.address),
-            Work::Lookup(l) => shift(&mut l.indices.address),
-        }
-        kept.push(instruction.clone());
-    }
-    code.instructions = kept;
+    let mut place = 0..dropped.len();
+    code.instructions.retain(|_| place.next().is_some_and(|index| !dropped[index]));
+    code.instructions.iter_mut().for_each(|instruction| instruction.redirect(&moved));
 }
 
 /// Enlarges the first member's buffers and transfer to take all members.

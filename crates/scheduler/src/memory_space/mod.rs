@@ -5,6 +5,7 @@
 //! the furthest next use first, the largest of those. Lowering then goes back to where that tensor is touched first.
 
 pub(crate) mod constant_groups;
+pub(crate) mod kept_constants;
 pub(crate) mod split;
 
 use std::collections::BTreeMap;

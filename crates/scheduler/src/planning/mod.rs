@@ -17,6 +17,7 @@ use crate::context::PlanningContext;
 use crate::emission::{Layout, LinePolicy, Plan, TransferOptions, fastest};
 use crate::error::ScheduleError;
 use crate::memory_space::constant_groups::group_constants;
+use crate::memory_space::kept_constants::keep_constants;
 use crate::memory_space::split::{has_room, split_live_ranges};
 use crate::memory_space::{LoweredNetwork, assign_memory_spaces};
 use crate::options::{PipelineMode, PlanOptions};
@@ -56,13 +57,20 @@ impl PlanningContext<'_> {
     pub fn plan(&self, options: PlanOptions, timing: Timing) -> Result<Plan, ScheduleError> {
         let (machine, mode) = (self.machine, options.mode);
         let mut failure = None;
-        for share in SHARES {
+        let mut keeps = mode != PipelineMode::Sequential;
+        let attempts = SHARES.iter().flat_map(|share| [(share, true), (share, false)]);
+        for (share, is_first) in attempts {
+            // A second time with as much of the cache where constants that are kept leave too little.
+            if !is_first && !std::mem::replace(&mut keeps, false) {
+                continue;
+            }
             let capacity = machine.cache_bytes() / 100 * share;
             let mut lowered = match assign_memory_spaces(self, options, capacity) {
                 Ok(lowered) => lowered,
                 Err(error) => return Err(failure.unwrap_or(error)),
             };
             lowered.trim_states(self.graph, machine.word());
+            keeps = keeps && keep_constants(&mut lowered.code, machine);
             if let (true, Some(layers)) = (mode != PipelineMode::Sequential, self.parameters.grouped()) {
                 let layers = if options.group_by_layer { 1 } else { layers };
                 group_constants(&mut lowered.code, machine, layers, options.group_scale);

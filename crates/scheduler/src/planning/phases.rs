@@ -9,6 +9,7 @@ use crate::context::PlanningContext;
 use crate::emission::{Layout, LinePolicy, Plan, TransferOptions};
 use crate::error::ScheduleError;
 use crate::memory_space::constant_groups::group_constants;
+use crate::memory_space::kept_constants::keep_constants;
 use crate::memory_space::{LoweredNetwork, assign_memory_spaces};
 use crate::options::granularity::{StageGranularities, TileGranularity};
 use crate::options::{PipelineMode, PlanOptions};
@@ -71,6 +72,7 @@ impl<'a> Phases<'a> {
     pub fn place(&self) -> Result<Placed, ScheduleError> {
         let machine = self.context.machine;
         let mut lowered = assign_memory_spaces(&self.context, PlanOptions::new(self.mode), machine.cache_bytes())?;
+        keep_constants(&mut lowered.code, machine);
         if let Some(layers) = self.context.parameters.grouped() {
             group_constants(&mut lowered.code, machine, layers, 1);
         }

@@ -146,6 +146,31 @@ impl VirtualInstruction {
         Some((buffer(to), buffer(from)))
     }
 
+    /// Replaces buffers, each by a stretch of a buffer: by buffer, which one and from where on.
+    pub fn redirect(&mut self, places: &[(BufferId, u64)]) {
+        for place in self.ewp.iter_mut().flatten() {
+            let (buffer, base) = places[place.0.index()];
+            *place = (buffer, base as u32 + place.1);
+        }
+        let shift = |address: &mut u64| {
+            let VirtualAddress { buffer, offset } = VirtualAddress::of_field(*address);
+            let (buffer, base) = places[buffer.index()];
+            *address = buffer.at(base + offset);
+        };
+        match &mut self.work {
+            Work::Transfer(t) => [&mut t.local_address, &mut t.ddr_address].into_iter().for_each(shift),
+            Work::Expand(e) => [&mut e.local_address, &mut e.ddr_address].into_iter().for_each(shift),
+            Work::Lookup(l) => {
+                [&mut l.table, &mut l.indices, &mut l.output].into_iter().for_each(|view| shift(&mut view.address));
+            }
+            Work::Matrix(m) => {
+                [&mut m.input.address, &mut m.output.address, &mut m.weights.address].into_iter().for_each(shift);
+            }
+            Work::Pool(p) => [&mut p.input.address, &mut p.output.address].into_iter().for_each(shift),
+            Work::Vector(v) => v.inputs.iter_mut().chain([&mut v.output]).for_each(|view| shift(&mut view.address)),
+        }
+    }
+
     /// Every buffer it touches, repeated if touched twice.
     pub fn touches(&self) -> SmallVec<[BufferId; 6]> {
         let mut found: SmallVec<[BufferId; 6]> = self.ewp.iter().flatten().map(|(buffer, _)| *buffer).collect();
