@@ -364,6 +364,7 @@ impl Placement {
         let count = i64::from(to.channels);
         let channel_range = match loops[..] {
             [(n, s), (c, 1)] => n == pixels && s == channels && c == count,
+            [(c, 1)] if pixels == 1 => c == count,
             [(n, s)] => count == 1 && n == pixels && s == channels,
             _ => false,
         };
