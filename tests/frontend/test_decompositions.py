@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 from conftest import slow_except
 from frontend.graphs import Node, array, graph, integers, normalized, operators
 from tpuflow.frontend import check_model, load
+from tpuflow.frontend.rewrites.recurrent import STEPWISE
 
 X = {"x": [2, 3, 4]}
 IMAGE = {"x": [2, 3, 6, 7]}
@@ -143,7 +144,7 @@ def test_recurrent_layers_follow_each_other_step_by_step(
     lower, upper = ([at for at, name in enumerate(names) if f"{n}/" in name] for n in (0, 2))
     assert len(lower) + len(upper) == len(names)
     assert upper[0] < lower[3] and upper[-1] > lower[-1]
-    assert not any(node.metadata_props for node in model.model.graph)
+    assert not any(STEPWISE in node.metadata_props for node in model.model.graph)
 
 
 WINDOWS: dict[str, tuple[Node, dict[str, Any]]] = {

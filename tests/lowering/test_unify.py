@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+
 import numpy as np
 import pytest
 
-from lowering.quantized import lowered
+from lowering.quantized import Quantized, lowered, normal
 from models.builder import Builder
+from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.config import ConfigError
+from tpuflow.pipeline import graph_bytes
 
 
 def summed(rule: str, operator: str = "Add") -> dict[str, float]:
@@ -90,3 +95,38 @@ def test_concatenations_in_a_long_row_have_one_grid() -> None:
     joined = [tensor for tensor in found.graph.tensors if tensor.shape[-1] > 1]
     assert len(joined) >= 1200
     assert len({tuple(tensor.scale or ()) for tensor in joined[:1200]}) == 1
+
+
+def recurrent(operator: str, steps: int, hidden: int, **quantize: object) -> Quantized:
+    """A recurrent layer of one direction that gives all of its states."""
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[operator]
+    b = Builder("recurrent")
+    x = b.input("x", [steps, 1, hidden])
+    weights = [b.weight(1, gates * hidden, hidden, fan_in=hidden) for _ in range(2)]
+    y = b.nodes(operator, [x, *weights, b.spread(1, 2 * gates * hidden)], 1, hidden_size=hidden)[0]
+    b.output(b.node("Reshape", y, b.integers(steps, hidden)))
+    return lowered(b.model(), normal(b, 4), {"quantize": quantize})
+
+
+@pytest.mark.parametrize("operator", ["LSTM", "GRU", "RNN"])
+@pytest.mark.feature("NUM-34")
+def test_constants_of_a_recurrence_are_those_of_one_step(operator: str) -> None:
+    short, long = (recurrent(operator, steps, 64) for steps in (6, 12))
+    sizes = [graph_bytes(found.graph) for found in (short, long)]
+    assert sizes[1] <= 1.01 * sizes[0]
+    apart = recurrent(operator, 12, 64, scales_by_step=True)
+    assert graph_bytes(apart.graph) > 1.05 * sizes[1]
+    for found, steps in ((short, 6), (long, 12), (apart, 12)):
+        x = np.linspace(-1, 1, steps * 64, dtype=np.float32).reshape(steps, 1, 64)
+        found.equals_reference({"x": x})
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_a_step_of_an_lstm_takes_nine_elementwise_instructions(dtype: str) -> None:
+    graph = recurrent("LSTM", 24, 64, dtype=dtype, output_dtype=dtype).graph
+    program = json.loads(compile_graph(graph, level=5).to_json())
+    counts = Counter(each["unit"] for each in program["instructions"])
+    # The sum of one per column tile: the first is there earlier.
+    assert counts["ewp"] <= 9 * 24 + 8
+    # All steps take the constants of the first.
+    assert counts["dtl0"] + counts["dtl1"] < 24

@@ -141,6 +141,9 @@ class QuantizeConfig(Section):
     """Operands of these operators get one scale: `[(operator, depth, threshold, method), ...]`. Depth (0: no
     limit) and threshold are as for concatenations; the method is `min` (the widest grid), `max` (steps as
     fine as the finest), `avg`, `out` (the result's grid), `first`, `largest` (that operand's) or `skip`."""
+    scales_by_step: bool = False
+    """Values of a recurrence get a scale of their own at every step, and layers constants of their own, which
+    all steps share otherwise."""
     qinvariant: Annotated[tuple[int | str, ...], Aliases("set_qinvariant_for_start_nodes")] = ()
     """Inputs, by number or name, whose values are their codes: scale 1, zero point 0."""
     target: str = "any"

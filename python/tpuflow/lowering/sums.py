@@ -110,7 +110,7 @@ class Sums:
         else:
             scales = self.scales * times if len(self.scales) > 1 else self.scales
             kept = context.weights(name, weights, scales, self.zero_point)
-        bias = context.constant(f"{step.output.name}/bias", np.tile(self.biases, times))
+        bias = context.weights(f"{step.output.name}/bias", np.tile(self.biases, times))
         finish = epilogue(context, step, factors, self.target, wide=self.wide)
         return Linear(kept, bias, with_first_shift(finish, self.before), self.target)
 

@@ -7,7 +7,8 @@ Concatenations that share an operand, perhaps behind operators that only pass co
 Operands of other operators may be given one grid as well, by rules with a method each (`config.unify`).
 
 What an input holds of earlier runs and what the network adds to it always share a grid (`cache_ranges`): rows
-of a cache are read as they were written.
+of a cache are read as they were written. What the steps of a recurrence compute alike shares one too
+(`recurrence_ranges`): then the constants of a step are those of all, stored and loaded once.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpuflow.config import UnifyRule
+from tpuflow.frontend.rewrites.recurrent import RECURRENCE
 from tpuflow.frontend.values import state_output
 from tpuflow.lowering import scheme
 from tpuflow.lowering.grids import CODES_PASS, grid_of
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from tpuflow.lowering.plan import Step
     from tpuflow.lowering.settings import Settings
 
-__all__ = ["cache_ranges", "unified_ranges"]
+__all__ = ["cache_ranges", "recurrence_ranges", "unified_ranges", "values_by_recurrence"]
 
 
 @dataclass
@@ -72,6 +74,43 @@ def cache_ranges(steps: Sequence[Step], grids: Grids) -> Mapping[ir.Value, tuple
         if kept:
             # New rows are appended as they are, so what they are made of has their codes already.
             found |= dict.fromkeys([_origin(value, makers, 0) for value in values], common)
+    return found
+
+
+def values_by_recurrence(steps: Sequence[Step]) -> Mapping[ir.Value, Sequence[ir.Value]]:
+    """By value that a step of a recurrence computes, what all of its steps compute alike.
+
+    What only passes codes on has those of its operand and is left out.
+    """
+    alike: dict[str, list[ir.Value]] = {}
+    for step in steps:
+        maker = step.output.producer()
+        mark = None if maker is None else maker.metadata_props.get(RECURRENCE)
+        if mark is not None and step.node.op_type not in VIEWS and step.node.op_type not in CODES_PASS:
+            alike.setdefault(mark, []).append(step.output)
+    return {value: values for values in alike.values() for value in values}
+
+
+def recurrence_ranges(
+    steps: Sequence[Step], alike: Mapping[ir.Value, Sequence[ir.Value]], grids: Grids
+) -> Mapping[ir.Value, tuple[float, float]]:
+    """The common range of what the steps of a recurrence compute alike."""
+    own = {
+        step.output: grids.range_of(step.output)
+        for step in steps
+        if step.output in alike and not scheme.is_float(grids.dtype_of(step))
+    }
+    found: dict[ir.Value, tuple[float, float]] = {}
+    for value in own:
+        ranges = [own[other] for other in alike[value] if other in own]
+        found[value] = min(low for low, _ in ranges), max(high for _, high in ranges)
+    makers = {value: step for step in steps for node in step.nodes for value in node.outputs}
+    for step in steps:
+        origins = {_origin(value, makers, 0) for value in _operands(step)}
+        common = {found.get(value) for value in origins}
+        # What is put together from the steps takes their codes as they are.
+        if step.node.op_type == "Concat" and len(origins) > 1 and len(common) == 1 and None not in common:
+            found[step.output] = found[origins.pop()]
     return found
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tpuflow.frontend.rewrite import Emitter, Rules
     from tpuflow.frontend.values import Attribute
 
-__all__ = ["MOST_STEPS", "RULES", "STEPWISE"]
+__all__ = ["MOST_STEPS", "RECURRENCE", "RULES", "STEPWISE"]
 
 MOST_STEPS = 2048
 """Steps a network is unrolled over."""
@@ -46,6 +46,9 @@ instructions of a step, which the elementwise unit starts one by one, so many ta
 
 STEPWISE = "tpuflow.stepwise"
 """Mark of such a projection: steps of both layers are to be listed in turns."""
+
+RECURRENCE = "tpuflow.recurrence"
+"""Mark of what a step computes, the same at every step: such values share a grid, and so their constants."""
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
@@ -115,11 +118,11 @@ class _Cell:
         self.peepholes: Sequence[ir.Value] = ()
 
     def gate(self, x: ir.Value, first: int, count: int = 1) -> ir.Value:
-        """`count` gates of [batch, gates hidden]."""
+        """`count` gates of [1, batch, gates hidden]."""
         bounds = (
             ("start", first * self.hidden),
             ("end", (first + count) * self.hidden),
-            ("axis", 1),
+            ("axis", 2),
             ("step", 1),
         )
         return self.emit("Slice", x, *(self.emit.integers([n], label) for label, n in bounds), label="gate")
@@ -132,7 +135,7 @@ class _Cell:
         return self.functions[index](x, self.emit)
 
     def step(self, x: ir.Value, h: ir.Value, c: ir.Value | None) -> tuple[ir.Value, ir.Value | None]:
-        """States after a step with projected input `x` [batch, gates hidden]."""
+        """States after a step with projected input `x` [1, batch, gates hidden]."""
         emit = self.emit
         if self.node.op_type == "GRU":
             return self._gru(x, h), None
@@ -294,10 +297,10 @@ def _projections(
         if bias is not None:
             projected = emit("Add", projected, bias, label="biased")
         projected = emit.reshape(projected, (steps, batch, columns), "projections")
-        return [_part(projected, t, (batch, columns), emit, f"step{t}") for t in range(steps)]
+        return [_part(projected, t, (1, batch, columns), emit, f"step{t}") for t in range(steps)]
     found = []
     for row in earlier:
-        projected = emit("MatMul", emit.reshape(row, (batch, width), "input"), w, label="projected")
+        projected = emit("MatMul", emit.reshape(row, (1, batch, width), "input"), w, label="projected")
         maker = projected.producer()
         if maker is not None:
             maker.metadata_props[STEPWISE] = ""
@@ -333,18 +336,21 @@ def unroll(node: ir.Node, emit: Emitter) -> list[ir.Value] | None:
         projections = _projections(x, shape, w, bias, emit)
         h, c = (_initial(node, k, index, batch, hidden, emit, by_batch=by_batch) for k in (5, 6))
         order = range(steps)[:: -1 if direction == "reverse" or index == 1 else 1]
-        runs.append(_Run(cell, projections, order, lengths, h, c))
+        label = f"{node.outputs[0].name or node.name}/{index}"
+        runs.append(_Run(label, cell, projections, order, lengths, h, c))
     # Side by side, so that the units have the other direction's step to do while they wait for one.
     for _ in range(steps):
         for run in runs:
             run.step(emit)
     ends: list[list[ir.Value]] = [[], [], []]
     for run in runs:
-        rows = [emit.reshape(run.outputs[t], (1, 1, batch, hidden), "row") for t in range(steps)]
-        ends[0].append(emit("Concat", *rows, attributes={"axis": 0}, label="sequence"))
-        ends[1].append(emit.reshape(run.h, (1, batch, hidden), "last"))
+        rows = emit(
+            "Concat", *(run.outputs[t] for t in range(steps)), attributes={"axis": 0}, label="sequence"
+        )
+        ends[0].append(emit.reshape(rows, (steps, 1, batch, hidden), "row"))
+        ends[1].append(run.h)
         if run.c is not None:
-            ends[2].append(emit.reshape(run.c, (1, batch, hidden), "last_cell"))
+            ends[2].append(run.c)
     results = [
         emit("Concat", *values, attributes={"axis": axis})
         for values, axis in zip(ends, (1, 0, 0), strict=True)
@@ -367,10 +373,10 @@ def _initial(
         return None
     given = input_at(node, place)
     if given is None:
-        return emit.constant(np.zeros((batch, hidden), np.float32), "zeros")
+        return emit.constant(np.zeros((1, batch, hidden), np.float32), "zeros")
     if by_batch:
         given = emit("Transpose", given, attributes={"perm": [1, 0, 2]}, label="initial")
-    return _part(given, index, (batch, hidden), emit, f"initial{place}")
+    return _part(given, index, (1, batch, hidden), emit, f"initial{place}")
 
 
 class _Run:
@@ -378,6 +384,7 @@ class _Run:
 
     def __init__(
         self,
+        label: str,
         cell: _Cell,
         projections: Sequence[ir.Value],
         order: Iterable[int],
@@ -387,6 +394,7 @@ class _Run:
     ) -> None:
         if h is None:
             raise ValueError("a shape is missing")
+        self.label = label
         self.cell, self.projections, self.order, self.lengths = cell, projections, iter(order), lengths
         self.h, self.c = h, c
         self.outputs: dict[int, ir.Value] = {}
@@ -395,6 +403,7 @@ class _Run:
         """The next step in the direction's order."""
         t = next(self.order)
         h, c = self.h, self.c
+        first = len(emit.nodes)
         new, cell_state = self.cell.step(self.projections[t], h, c)
         output = new
         if self.lengths is not None:
@@ -404,6 +413,8 @@ class _Run:
             cell_state = None if cell_state is None or c is None else emit("Where", condition, cell_state, c)
             output = emit("Where", condition, output, emit.constant(np.float32(0), "zero"))
         self.outputs[t], self.h, self.c = output, new, cell_state
+        for place, made in enumerate(emit.nodes[first:]):
+            made.metadata_props[RECURRENCE] = f"{self.label}/{place}"
 
 
 RULES: Rules = {"RNN": [unroll], "GRU": [unroll], "LSTM": [unroll]}
