@@ -144,7 +144,8 @@ class Lowering:
         if found is None or value not in self._alike:
             return found
         others = [_by_index(known, other, axis, what) for other in self._alike[value]]
-        return np.mean([each for each in others if each is not None], axis=0)
+        measured = [each for each in others if each is not None]
+        return np.asarray(np.mean(measured, axis=0), np.float64)
 
     # Operands in the order an operator needs.
 
@@ -324,7 +325,7 @@ class Lowering:
         """
         codes = np.ascontiguousarray(codes)
         stated = None if scales is None else tuple(scales)
-        key = (codes.dtype.str, codes.shape, stated, zero_point, sha256(codes).digest())
+        key = (codes.dtype.str, codes.shape, stated, zero_point, sha256(codes.data).digest())
         if key not in self._weights:
             scale = None if scales is None else list(scales)
             self._weights[key] = self.builder.constant(self.unique(name), codes, scale, zero_point)
