@@ -48,7 +48,13 @@ from tpuflow.lowering.scheme import Quant
 from tpuflow.lowering.settings import REQUANT, WIDE_TABLE, Settings
 from tpuflow.lowering.states import states_of
 from tpuflow.lowering.tables import SampledFunction, sample
-from tpuflow.lowering.unify import cache_ranges, recurrence_ranges, unified_ranges, values_by_recurrence
+from tpuflow.lowering.unify import (
+    cache_ranges,
+    means_over_steps,
+    recurrence_ranges,
+    recurrent_values,
+    unified_ranges,
+)
 from tpuflow.lowering.view import Loop, View
 
 if TYPE_CHECKING:
@@ -85,15 +91,15 @@ class Lowering:
         gates_apart = usual.swish_layer_mode == "product" and not scheme.is_float(usual.dtype)
         self.steps = plan(self.graph, fuse_tables=usual.fuse_tables, gates_apart=gates_apart)
         self.grids = Grids(ranges, self.settings, {node: step for step in self.steps for node in step.nodes})
-        self._alike = {} if usual.scales_by_step else values_by_recurrence(self.steps)
-        recurrences = recurrence_ranges(self.steps, self._alike, self.grids)
+        alike = [] if usual.scales_by_step else recurrent_values(self.steps)
+        recurrences = recurrence_ranges(self.steps, alike, self.grids)
         self.grids.shared_ranges = {**recurrences, **cache_ranges(self.steps, self.grids)}
         unified = unified_ranges(self.steps, self.grids, self.settings)
         self.grids.shared_ranges = {**self.grids.shared_ranges, **unified}
-        self._means = means or {}
-        self._errors = errors or {}
+        self._means = means_over_steps(means or {}, alike)
+        self._errors = means_over_steps(errors or {}, alike)
         self.stored: dict[ir.Value, StoredValue] = {}
-        self._weights: dict[tuple[Any, ...], int] = {}
+        self._constants: dict[tuple[Any, ...], int] = {}
         self._arranged: dict[tuple[StoredValue, View, Shape], StoredValue] = {}
         self._requantized: dict[tuple[ir.Value, Quant], StoredValue] = {}
         self.sources: dict[int, str] = {}
@@ -122,30 +128,20 @@ class Lowering:
         return self.settings.within_target(step.names, step.node.op_type)
 
     def mean(self, value: ir.Value, axis: int) -> npt.NDArray[np.float64] | None:
-        """The average of a value by index of `axis`, if it was calibrated; of a recurrence, over all steps.
+        """The average of a value by index of `axis`, if it was calibrated.
 
         Raises:
             RangesError: There are more or fewer than indices.
         """
-        return self._over_steps(self._means, value, axis, "means")
+        return _by_index(self._means, value, axis, "means")
 
     def error(self, value: ir.Value, axis: int) -> npt.NDArray[np.float64] | None:
-        """The mean error of a last layer's sums by index of `axis`, if it was measured; as `mean` over steps.
+        """The mean error of a last layer's sums by index of `axis`, if it was measured.
 
         Raises:
             RangesError: There are more or fewer than indices.
         """
-        return self._over_steps(self._errors, value, axis, "errors")
-
-    def _over_steps(
-        self, known: Mapping[str, Means], value: ir.Value, axis: int, what: str
-    ) -> npt.NDArray[np.float64] | None:
-        found = _by_index(known, value, axis, what)
-        if found is None or value not in self._alike:
-            return found
-        others = [_by_index(known, other, axis, what) for other in self._alike[value]]
-        measured = [each for each in others if each is not None]
-        return np.asarray(np.mean(measured, axis=0), np.float64)
+        return _by_index(self._errors, value, axis, "errors")
 
     # Operands in the order an operator needs.
 
@@ -316,20 +312,20 @@ class Lowering:
         zero_point = 0 if quant is None else quant.zero_point
         return self.builder.constant(self.unique(name), np.ascontiguousarray(array), scale, zero_point)
 
-    def weights(
-        self, name: str, codes: npt.NDArray[Any], scales: Sequence[float] | None = None, zero_point: int = 0
+    def shared_constant(
+        self, name: str, array: npt.NDArray[Any], scales: Sequence[float] | None = None, zero_point: int = 0
     ) -> int:
-        """Weights with one scale, or one per channel, and one zero point; without, their biases or a table.
+        """Weights with one scale or one per channel, biases, a table: equal ones are one tensor.
 
-        Equal ones, as all steps of a recurrence have, are one tensor with the name of the first.
+        So are those of all steps of a recurrence. The tensor has the name of the first.
         """
-        codes = np.ascontiguousarray(codes)
+        array = np.ascontiguousarray(array)
         stated = None if scales is None else tuple(scales)
-        key = (codes.dtype.str, codes.shape, stated, zero_point, sha256(codes.data).digest())
-        if key not in self._weights:
+        key = (array.dtype.str, array.shape, stated, zero_point, sha256(array.data).digest())
+        if key not in self._constants:
             scale = None if scales is None else list(scales)
-            self._weights[key] = self.builder.constant(self.unique(name), codes, scale, zero_point)
-        return self._weights[key]
+            self._constants[key] = self.builder.constant(self.unique(name), array, scale, zero_point)
+        return self._constants[key]
 
     def packed_weights(self, name: str, packed: Packed) -> int:
         """Adds weights of 4 bits in blocks."""
@@ -379,7 +375,7 @@ class Lowering:
         if sampled.source.dtype == "int16":
             self.settings.honors(step.names, WIDE_TABLE)
         entries = sample(sampled, self.settings.of(step.names).table_bits, _core.lookup)
-        index = self.weights(f"{step.output.name}/table", entries)
+        index = self.shared_constant(f"{step.output.name}/table", entries)
         return {"entries": index, "lo": target.lo, "hi": target.hi}
 
     def emit(self, step: Step, op: Op, shape: Shape, view: View, quant: Quant | None) -> StoredValue:

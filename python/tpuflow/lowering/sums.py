@@ -109,8 +109,8 @@ class Sums:
             kept = context.packed_weights(name, self.packed)
         else:
             scales = self.scales * times if len(self.scales) > 1 else self.scales
-            kept = context.weights(name, weights, scales, self.zero_point)
-        bias = context.weights(f"{step.output.name}/bias", np.tile(self.biases, times))
+            kept = context.shared_constant(name, weights, scales, self.zero_point)
+        bias = context.shared_constant(f"{step.output.name}/bias", np.tile(self.biases, times))
         finish = epilogue(context, step, factors, self.target, wide=self.wide)
         return Linear(kept, bias, with_first_shift(finish, self.before), self.target)
 

@@ -18,6 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from tpuflow.calibration import Means
 from tpuflow.config import UnifyRule
 from tpuflow.frontend.rewrites.recurrent import RECURRENCE
 from tpuflow.frontend.values import state_output
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from tpuflow.lowering.plan import Step
     from tpuflow.lowering.settings import Settings
 
-__all__ = ["cache_ranges", "recurrence_ranges", "unified_ranges", "values_by_recurrence"]
+__all__ = ["cache_ranges", "means_over_steps", "recurrence_ranges", "recurrent_values", "unified_ranges"]
 
 
 @dataclass
@@ -77,8 +80,8 @@ def cache_ranges(steps: Sequence[Step], grids: Grids) -> Mapping[ir.Value, tuple
     return found
 
 
-def values_by_recurrence(steps: Sequence[Step]) -> Mapping[ir.Value, Sequence[ir.Value]]:
-    """By value that a step of a recurrence computes, what all of its steps compute alike.
+def recurrent_values(steps: Sequence[Step]) -> list[list[ir.Value]]:
+    """What the steps of a recurrence compute alike, a list for each such result of a step.
 
     What only passes codes on has those of its operand and is left out.
     """
@@ -88,22 +91,32 @@ def values_by_recurrence(steps: Sequence[Step]) -> Mapping[ir.Value, Sequence[ir
         mark = None if maker is None else maker.metadata_props.get(RECURRENCE)
         if mark is not None and step.node.op_type not in VIEWS and step.node.op_type not in CODES_PASS:
             alike.setdefault(mark, []).append(step.output)
-    return {value: values for values in alike.values() for value in values}
+    return list(alike.values())
+
+
+def means_over_steps(known: Mapping[str, Means], alike: Sequence[Sequence[ir.Value]]) -> Mapping[str, Means]:
+    """Means by value's name, where what is computed alike has the mean of all of theirs."""
+    found = dict(known)
+    for values in alike:
+        names = [value.name or "" for value in values]
+        means = {name: known[name] for name in names if name in known}
+        if len({(each.axis, len(each.values)) for each in means.values()}) == 1:
+            axis = next(iter(means.values())).axis
+            common = np.mean([each.values for each in means.values()], axis=0)
+            found |= dict.fromkeys(means, Means(axis, tuple(common.tolist())))
+    return found
 
 
 def recurrence_ranges(
-    steps: Sequence[Step], alike: Mapping[ir.Value, Sequence[ir.Value]], grids: Grids
+    steps: Sequence[Step], alike: Sequence[Sequence[ir.Value]], grids: Grids
 ) -> Mapping[ir.Value, tuple[float, float]]:
     """The common range of what the steps of a recurrence compute alike."""
-    own = {
-        step.output: grids.range_of(step.output)
-        for step in steps
-        if step.output in alike and not scheme.is_float(grids.dtype_of(step))
-    }
+    floats = {step.output for step in steps if scheme.is_float(grids.dtype_of(step))}
     found: dict[ir.Value, tuple[float, float]] = {}
-    for value in own:
-        ranges = [own[other] for other in alike[value] if other in own]
-        found[value] = min(low for low, _ in ranges), max(high for _, high in ranges)
+    for values in alike:
+        ranges = {value: grids.range_of(value) for value in values if value not in floats}
+        lows, highs = zip(*ranges.values(), strict=True) if ranges else ((), ())
+        found |= {value: (min(lows), max(highs)) for value in ranges}
     makers = {value: step for step in steps for node in step.nodes for value in node.outputs}
     for step in steps:
         origins = {_origin(value, makers, 0) for value in _operands(step)}
