@@ -81,7 +81,7 @@ def cache_ranges(steps: Sequence[Step], grids: Grids) -> Mapping[ir.Value, tuple
 
 
 def recurrent_values(steps: Sequence[Step]) -> list[list[ir.Value]]:
-    """What the steps of a recurrence compute alike, a list for each such result of a step.
+    """Values that the steps of a recurrence compute alike, a list for each such result of a step.
 
     What only passes codes on has those of its operand and is left out.
     """
