@@ -111,18 +111,20 @@ def recurrence_ranges(
     steps: Sequence[Step], alike: Sequence[Sequence[ir.Value]], grids: Grids
 ) -> Mapping[ir.Value, tuple[float, float]]:
     """The common range of what the steps of a recurrence compute alike."""
-    floats = {step.output for step in steps if scheme.is_float(grids.dtype_of(step))}
+    makers = {value: step for step in steps for node in step.nodes for value in node.outputs}
     found: dict[ir.Value, tuple[float, float]] = {}
     for values in alike:
-        ranges = {value: grids.range_of(value) for value in values if value not in floats}
-        lows, highs = zip(*ranges.values(), strict=True) if ranges else ((), ())
-        found |= {value: (min(lows), max(highs)) for value in ranges}
-    makers = {value: step for step in steps for node in step.nodes for value in node.outputs}
-    for step in steps:
+        codes = [value for value in values if not scheme.is_float(grids.dtype_of(makers[value]))]
+        if codes:
+            lows, highs = zip(*map(grids.range_of, codes), strict=True)
+            found |= dict.fromkeys(codes, (min(lows), max(highs)))
+    # What is put together from the steps takes their codes as they are.
+    for step in steps if found else ():
+        if step.node.op_type != "Concat":
+            continue
         origins = {_origin(value, makers, 0) for value in _operands(step)}
         common = {found.get(value) for value in origins}
-        # What is put together from the steps takes their codes as they are.
-        if step.node.op_type == "Concat" and len(origins) > 1 and len(common) == 1 and None not in common:
+        if len(origins) > 1 and len(common) == 1 and None not in common:
             found[step.output] = found[origins.pop()]
     return found
 
