@@ -114,6 +114,8 @@ def test_constants_of_a_recurrence_are_those_of_one_step(operator: str) -> None:
     short, long = (recurrent(operator, steps, 64) for steps in (6, 12))
     sizes = [graph_bytes(found.graph) for found in (short, long)]
     assert sizes[1] <= 1.01 * sizes[0]
+    floats = [graph_bytes(recurrent(operator, steps, 64, dtype="float16").graph) for steps in (6, 12)]
+    assert floats[1] <= 1.01 * floats[0]
     apart = recurrent(operator, 12, 64, scales_by_step=True)
     assert graph_bytes(apart.graph) > 1.05 * sizes[1]
     for found, steps in ((short, 6), (long, 12), (apart, 12)):

@@ -321,7 +321,7 @@ class Lowering:
         """
         array = np.ascontiguousarray(array)
         stated = None if scales is None else tuple(scales)
-        key = (array.dtype.str, array.shape, stated, zero_point, sha256(array.data).digest())
+        key = (array.dtype.str, array.shape, stated, zero_point, sha256(array.tobytes()).digest())
         if key not in self._constants:
             scale = None if scales is None else list(scales)
             self._constants[key] = self.builder.constant(self.unique(name), array, scale, zero_point)

@@ -76,7 +76,6 @@ class Sums:
         scales: Of the weights, one or one per channel; None for floats.
         zero_point: Of the weights.
         biases: One per channel.
-        grid: That of floats.
         factors: Scales of the sums.
         before: Bits by which they are rounded before the biases, if any.
         wide: Whether an operand has 16 bits.
@@ -88,7 +87,6 @@ class Sums:
     scales: list[float] | None
     zero_point: int
     biases: npt.NDArray[Any]
-    grid: Quant
     factors: Array
     before: int | None
     wide: bool
@@ -103,12 +101,10 @@ class Sums:
         Channels come `times` over, one set behind the other.
         """
         factors = np.tile(self.factors, times) if self.factors.size > 1 else self.factors
-        if self.scales is None:
-            kept = context.constant(name, weights, self.grid)
-        elif self.packed is not None:
+        if self.packed is not None:
             kept = context.packed_weights(name, self.packed)
         else:
-            scales = self.scales * times if len(self.scales) > 1 else self.scales
+            scales = self.scales * times if self.scales and len(self.scales) > 1 else self.scales
             kept = context.shared_constant(name, weights, scales, self.zero_point)
         bias = context.shared_constant(f"{step.output.name}/bias", np.tile(self.biases, times))
         finish = epilogue(context, step, factors, self.target, wide=self.wide)
@@ -181,9 +177,7 @@ def sums(context: Lowering, step: Step, stored: StoredValue, real: LinearParamet
     bias = real.bias
     if target.is_float:
         shown = stored.grid.codes(_of_codes(context, step, real.weights, real.axis, config))
-        return Sums(
-            shown, None, 0, bias.astype(np.float32), stored.grid, np.ones(1), None, wide=False, target=target
-        )
+        return Sums(shown, None, 0, bias.astype(np.float32), np.ones(1), None, wide=False, target=target)
     context.settings.honors(step.names, WEIGHTS, BIASES, SCALE)
     error = context.error(step.output, 1 if step.node.op_type == "Conv" else -1)
     if error is not None and config.bias_correction:
@@ -229,7 +223,6 @@ def sums(context: Lowering, step: Step, stored: StoredValue, real: LinearParamet
         list(scales),
         zero,
         biases,
-        stored.grid,
         factors,
         before,
         wide=wide,
