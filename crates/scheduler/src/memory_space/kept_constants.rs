@@ -65,7 +65,8 @@ fn repeated(code: &VirtualProgram) -> Vec<Vec<BufferId>> {
         let (buffer, own) = (&code.buffers[to.index()], &loaded[&to]);
         let sets = alike.entry((buffer.memory, buffer.bytes, own.loads[0].0)).or_default();
         match sets.iter_mut().find(|set| set[0].loads == own.loads) {
-            Some(set) if set.iter().all(|other| other.layer != own.layer) => set.push(own),
+            // Loads of a layer follow one another.
+            Some(set) if set.last().is_some_and(|last| last.layer != own.layer) => set.push(own),
             Some(_) => {}
             None => sets.push(vec![own]),
         }
