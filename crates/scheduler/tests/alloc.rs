@@ -3,7 +3,7 @@
 use crate::common::Random;
 use proptest::prelude::*;
 use tpuflow_scheduler::alloc::check::{Fault, validate};
-use tpuflow_scheduler::alloc::{Fit, Item, Order, PORTFOLIO, Problem, Solution, place, solve};
+use tpuflow_scheduler::alloc::{Fit, Item, Order, PORTFOLIO, Problem, Solution, place, place_apart, solve};
 
 fn item() -> impl Strategy<Value = Item> {
     (0u32..60, 0u32..25, 1u64..50).prop_map(|(first, life, size)| Item { first, last: first + life, size })
@@ -121,6 +121,22 @@ fn stages_reach_the_bound() {
     let solution = solve(&problem, false);
     assert_eq!((solution.height, problem.lower_bound()), (14, 14));
     assert_eq!(validate(&problem, &solution), Ok(()));
+}
+
+#[test]
+fn buffers_lie_in_banks_of_their_own_where_all_fit_so_and_elsewhere_side_by_side() {
+    // Three buffers of a third of two banks each.
+    let items = vec![Item { first: 0, last: 1, size: 21 }; 3];
+    let apart = [vec![(1, 1)], vec![(0, 1)], vec![]];
+    let offsets = |count: usize, capacity: u64| {
+        let problem = Problem { items: items[..count].to_vec(), capacity };
+        let solution = place_apart(&problem, &apart[..count], 32);
+        assert_eq!(validate(&problem, &solution), Ok(()));
+        solution.offsets
+    };
+    assert_eq!(offsets(2, 64), [0, 32]);
+    assert_eq!(offsets(3, 64), [0, 21, 42]);
+    assert_eq!(offsets(3, 96), [0, 32, 53]);
 }
 
 #[test]

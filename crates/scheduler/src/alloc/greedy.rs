@@ -114,10 +114,17 @@ fn put(placed: &mut Placed, item: Item, alignment: u64, fit: Fit) -> u64 {
     offset
 }
 
-/// Places by size, keeping items that `apart` names for each other out of each other's banks of `bank` units where a gap
-/// allows it: of the starts of gaps, and of banks inside them, the lowest with the least weight of items whose banks it shares.
+/// Places items that `apart` names for each other, by item, in different banks of `bank` units as far as the capacity allows;
+/// where nothing fits then, without regard to banks: to share one costs less than to have no place.
 #[must_use]
 pub fn place_apart(problem: &Problem, apart: &[Vec<(usize, u64)>], bank: u64) -> Solution {
+    let found = place_by_banks(problem, apart, bank);
+    if found.height <= problem.capacity { found } else { solve(problem, true) }
+}
+
+/// Places by size: of the starts of gaps, and of banks inside them, the lowest with the least weight of items whose banks an item
+/// shares.
+fn place_by_banks(problem: &Problem, apart: &[Vec<(usize, u64)>], bank: u64) -> Solution {
     let items = &problem.items;
     let mut offsets: Vec<Option<u64>> = vec![None; items.len()];
     let mut placed: Vec<(u64, usize)> = Vec::with_capacity(items.len());
