@@ -68,6 +68,11 @@ impl PlanOptions {
         }
     }
 
+    /// The same with the first rows of inputs in short transfers.
+    pub const fn with_early_first_rows(self) -> Self {
+        Self { early_first_rows: true, ..self }
+    }
+
     /// Whether nothing but the mode differs from what is usual.
     pub fn is_usual(&self) -> bool {
         *self == Self::new(self.mode)

@@ -20,14 +20,11 @@ use crate::virtual_program::dependence::Dependences;
 /// Orders that are timed before one is chosen.
 const NEIGHBORS: u64 = 8;
 
-/// Instructions in the programs that are timed for a step of the budget.
-const STEP: u64 = 4000;
+/// What is timed for a step of the budget, in instructions, of all plans that are improved together.
+const STEP: u64 = 2500;
 
-/// Times as many of plans that are not close to the bound, as long as their cycles in all are no more than so many a step, and
-/// not of long programs: among so many instructions small changes save next to nothing.
-const FAR: u64 = 4;
-const CYCLES: u64 = 6_000_000;
-const LONG: u64 = 6000;
+/// Cycles of a program that take as long to time as an instruction takes to place and to time.
+const CYCLES: u64 = 200;
 
 /// Turns without a gain after which there will hardly be one, and how many instructions are timed at least until then: turns of
 /// short programs cost little, up to four times as many.
@@ -41,18 +38,18 @@ const SHAKEN: u64 = 8;
 const FARTHEST: u64 = 64;
 const PART: u64 = 8;
 
-/// The plan with the fewest cycles that is found, `planned` itself if need be or if layers are not to be interleaved.
-pub(crate) fn improve_order(context: &PlanningContext, plan: Plan, timing: Timing) -> Plan {
+/// The plan with the fewest cycles that is found, `plan` itself if need be or if layers are not to be interleaved; `share`: of how
+/// many plans it is one.
+pub(crate) fn improve_order(context: &PlanningContext, plan: Plan, share: usize, timing: Timing) -> Plan {
     let (code, addresses) = plan.parts();
     if !context.parameters.parallel() || context.parameters.layer_fusion == 0 || code.instructions.is_empty() {
         return plan;
     }
     let dependences = Dependences::new(code, context.machine, Some(addresses));
     let instructions = code.instructions.len() as u64;
-    let usual = context.budget.steps.saturating_mul(STEP) / (NEIGHBORS * instructions);
     let cycles = plan.program.predicted_cycles;
-    let many = context.budget.steps.saturating_mul(CYCLES) / (NEIGHBORS * cycles.max(1));
-    let turns = if context.is_close(cycles) || instructions > LONG { usual } else { many.clamp(usual, FAR * usual) };
+    let cost = NEIGHBORS * (instructions + cycles / CYCLES) * share as u64;
+    let turns = context.budget.steps.saturating_mul(STEP) / cost;
     let patience = (TIMED / (NEIGHBORS * instructions)).clamp(PATIENCE, 4 * PATIENCE);
     let mut current: Vec<InstructionId> = code.ids().collect();
     let mut shortest = cycles;

@@ -37,7 +37,7 @@ const REACHES: [u32; 4] = [1, 4, 16, 64];
 const OPEN_SHARES: [u64; 4] = [80, 60, 40, 20];
 
 /// Cycles of a plan's orders that are timed for every step of the budget.
-const TRIAL: u64 = 10_000;
+const TRIAL: u64 = 2500;
 
 /// Ways to give transfers to lines, all tried.
 const LINES: [LinePolicy; 2] = [LinePolicy::Free, LinePolicy::Even];

@@ -89,9 +89,14 @@ fn by_distance(request: &Request, timing: Timing) -> Result<Program, ScheduleErr
     finished(&context, finalists)
 }
 
-/// The finalist that is the fastest once its order has been improved by local search.
-fn shortest(context: &PlanningContext, finalists: Vec<Plan>, timing: Timing) -> Result<Plan, ScheduleError> {
-    fastest(finalists.into_iter().map(|plan| Ok(improve_order(context, plan, timing))))
+/// The finalist that is the fastest once its order has been improved by local search; those that are slower by more than small
+/// changes save are left out.
+fn shortest(context: &PlanningContext, mut finalists: Vec<Plan>, timing: Timing) -> Result<Plan, ScheduleError> {
+    let cycles = |plan: &Plan| plan.program.predicted_cycles;
+    let least = finalists.iter().map(cycles).min().unwrap_or_default();
+    finalists.retain(|plan| cycles(plan) - least <= least / SMALL);
+    let count = finalists.len();
+    fastest(finalists.into_iter().map(|plan| Ok(improve_order(context, plan, count, timing))))
 }
 
 /// Plans worth a local search, at least one.
@@ -135,6 +140,12 @@ const fn interleaved(granularity: TileGranularity, why: &'static str) -> NamedMo
     NamedMode { mode: PipelineMode::Interleaved { granularities: StageGranularities::even(granularity) }, why }
 }
 
+/// What small changes save of a plan's cycles at most, as a rule: a fiftieth.
+const SMALL: u64 = 50;
+
+/// Instructions of programs so long that every plan takes its time: what is tried for small images alone is left out.
+const LONG: usize = 10_000;
+
 /// Further options tried for a plan whose loads take most of the time.
 struct LoadVariant {
     #[expect(dead_code, reason = "documents the portfolio; no decision depends on it")]
@@ -164,19 +175,25 @@ fn parallel(context: &PlanningContext, timing: Timing) -> Result<Vec<Plan>, Sche
     let overlapping = INTERLEAVED.iter().filter(|_| context.parameters.layer_fusion != 0);
     let modes: Vec<PipelineMode> = overlapping.chain(&LAYER_BY_LAYER).map(|named| named.mode).collect();
     let usual: Vec<PlanOptions> = modes.into_iter().map(PlanOptions::new).collect();
-    let early: Vec<PlanOptions> = usual.iter().map(|&usual| PlanOptions { early_first_rows: true, ..usual }).collect();
     let all = |options: &[PlanOptions]| -> Vec<Candidate> {
         options.par_iter().map(|&options| Candidate::new(context, options, timing)).collect()
     };
     let best = |plans: Vec<Candidate>| plans.into_iter().reduce(Candidate::or).ok_or(ScheduleError::Level(5));
-    let mut found = with_load_variants(context, best(all(&usual))?, timing)?;
+    let usual = all(&usual);
+    let least = usual.iter().map(Candidate::cycles).min().unwrap_or_default();
+    let is_long = usual.iter().any(|each| each.plan.as_ref().is_ok_and(|plan| plan.program.instructions.len() > LONG));
+    // Of long programs, only modes that are nearly as fast.
+    let is_near = |each: &&Candidate| !is_long || each.cycles() - least <= least / SMALL;
+    let early: Vec<PlanOptions> =
+        usual.iter().filter(is_near).map(|each| each.options.with_early_first_rows()).collect();
+    let mut found = with_load_variants(context, best(usual)?, timing)?;
     if found.iter().all(|plan| !context.is_close(plan.program.predicted_cycles)) {
         let with_granularities = |granularities| {
             let mode = PipelineMode::Interleaved { granularities };
-            Candidate::new(context, PlanOptions { early_first_rows: true, ..PlanOptions::new(mode) }, timing)
+            Candidate::new(context, PlanOptions::new(mode).with_early_first_rows(), timing)
         };
         let mut plans = vec![best(search_stage_granularities(context, all(&early), &with_granularities))?];
-        if context.parameters.layer_fusion != 0 && has_small_images(context) {
+        if context.parameters.layer_fusion != 0 && has_small_images(context) && !is_long {
             plans.extend([HALVES, SHORTEST].map(with_granularities));
             plans = search_stage_granularities(context, plans, &with_granularities);
         }

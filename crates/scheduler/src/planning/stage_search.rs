@@ -12,10 +12,11 @@ use crate::network::stages::STAGES;
 use crate::options::PipelineMode;
 use crate::options::granularity::StageGranularities;
 
-/// Changes tried side by side.
+/// Changes tried side by side, if the programs they are tried on have no more than so many instructions together.
 const CHANGES: usize = 8;
+const TRIED: usize = 40_000;
 
-/// Times to go on from what was found.
+/// Times to go on from what was found, as long as all changes can be tried.
 const ROUNDS: usize = 2;
 
 /// The plans, and those that mix the granularities of their stages, unless one is close to the bound.
@@ -29,7 +30,8 @@ pub(crate) fn search_stage_granularities(
         let times = stage_times(&plans);
         let Some(fastest) = times.iter().min_by_key(|plan| plan.cycles) else { break };
         let (least, base) = (fastest.cycles, fastest.granularities);
-        let changes = changes(&times, fastest);
+        let affordable = TRIED / fastest.instructions.max(1);
+        let changes = changes(&times, fastest, affordable.clamp(1, CHANGES));
         if context.is_close(least) || changes == last {
             break;
         }
@@ -45,7 +47,7 @@ pub(crate) fn search_stage_granularities(
         if is_new {
             plans.push(tried(kept));
         }
-        if kept == base {
+        if kept == base || affordable < CHANGES {
             break;
         }
         last = changes;
@@ -57,6 +59,7 @@ pub(crate) fn search_stage_granularities(
 struct StageTimes {
     /// Of the whole plan.
     cycles: u64,
+    instructions: usize,
     granularities: StageGranularities,
     /// By stage, when it and those before it end.
     ends: Vec<u64>,
@@ -74,14 +77,17 @@ fn stage_times(plans: &[Candidate]) -> Vec<StageTimes> {
     let mut times = Vec::new();
     for tried in plans {
         if let (PipelineMode::Interleaved { granularities }, Ok(plan)) = (tried.options.mode, &tried.plan) {
-            times.push(StageTimes { cycles: plan.program.predicted_cycles, granularities, ends: plan.ends() });
+            let program = &plan.program;
+            let (cycles, instructions) = (program.predicted_cycles, program.instructions.len());
+            times.push(StageTimes { cycles, instructions, granularities, ends: plan.ends() });
         }
     }
     times
 }
 
-/// Stages that took less time in another plan than in `base`, with the granularities of that plan; the largest gain first.
-fn changes(times: &[StageTimes], base: &StageTimes) -> Vec<(u8, StageGranularities)> {
+/// At most `count` stages that took less time in another plan than in `base`, with the granularities of that plan; the largest gain
+/// first.
+fn changes(times: &[StageTimes], base: &StageTimes, count: usize) -> Vec<(u8, StageGranularities)> {
     let mut found: Vec<(u64, u8, StageGranularities)> = Vec::new();
     for stage in 0..STAGES.min(base.ends.len()) {
         let number = stage as u8;
@@ -93,7 +99,7 @@ fn changes(times: &[StageTimes], base: &StageTimes) -> Vec<(u8, StageGranulariti
         }
     }
     found.sort_by_key(|&(gain, stage, _)| (std::cmp::Reverse(gain), stage));
-    found.into_iter().take(CHANGES).map(|(_, stage, from)| (stage, from)).collect()
+    found.into_iter().take(count).map(|(_, stage, from)| (stage, from)).collect()
 }
 
 #[cfg(test)]
@@ -105,14 +111,20 @@ mod tests {
     fn stages_that_took_less_time_elsewhere_are_changed_the_largest_gain_first() {
         let [base, other, third] = [TileGranularity::Fine, TileGranularity::Finest(2), TileGranularity::Finest(3)]
             .map(StageGranularities::even);
-        let plan = |cycles, granularities, ends: [u64; 4]| StageTimes { cycles, granularities, ends: ends.to_vec() };
+        let plan = |cycles, granularities, ends: [u64; 4]| StageTimes {
+            cycles,
+            instructions: 9,
+            granularities,
+            ends: ends.to_vec(),
+        };
         // Stages take 10, 30, 20 and 5 cycles; 12, 22, 19 and 5; 9, 25, 25 and 5.
         let times =
             [plan(65, base, [10, 40, 60, 65]), plan(58, other, [12, 34, 53, 58]), plan(64, third, [9, 34, 59, 64])];
-        assert_eq!(changes(&times, &times[0]), [(1, other), (0, third), (2, other)]);
+        assert_eq!(changes(&times, &times[0], 9), [(1, other), (0, third), (2, other)]);
+        assert_eq!(changes(&times, &times[0], 2), [(1, other), (0, third)]);
         // Where a stage is already cut as in the plan that was faster, the next one is asked.
         let mixed = plan(60, base.with(1, &other), [10, 40, 60, 65]);
-        assert_eq!(changes(&times[1..], &mixed)[0], (1, third));
-        assert!(changes(&times[..1], &times[0]).is_empty());
+        assert_eq!(changes(&times[1..], &mixed, 9)[0], (1, third));
+        assert!(changes(&times[..1], &times[0], 9).is_empty());
     }
 }

@@ -104,7 +104,7 @@ impl<'a> ListScheduler<'a> {
         let mut best = vec![self.improved(self.schedule(&given, false, room), room, ROUNDS)];
         keep(&mut best, self.improved(self.schedule(&deep, false, room), room, ROUNDS));
         let mut random = budget.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        let mut left = budget.steps / (3 * instructions.div_ceil(STEP)).max(1);
+        let mut left = budget.steps / (6 * instructions.div_ceil(STEP)).max(1);
         while left > 0 && !budget.is_over() {
             // From a thousandth to a sixteenth of the whole.
             let reach = (best[0].makespan >> (4 + left % 7)).max(1);
