@@ -192,30 +192,32 @@ def grid_sample(node: ir.Node, emit: Emitter) -> ir.Value | None:
     sizes, points = shape[2:], math.prod(y[2:])
     if (mode == "cubic" and len(sizes) != 2) or scalar_of(node.inputs[1]) is not None:
         return None
-    rows = emit.reshape(x, (shape[0], shape[1], math.prod(sizes)), "rows")
-    alike = bool(np.all(grid == grid[:1]))
-    parts = []
-    for k in range(1 if alike else shape[0]):
-        part = rows
-        if not alike and shape[0] > 1:
-            numbers = (("start", k), ("end", k + 1), ("axis", 0), ("step", 1))
-            part = emit("Slice", rows, *(emit.integers([number], label) for label, number in numbers))
-        # Grids state x first: the last axis.
-        places = grid[k].reshape(points, len(sizes))[:, ::-1].astype(np.float32)
-        parts.append(_sample_rows(part, places, sizes, mode, node, emit))
-    joined = parts[0] if len(parts) == 1 else emit("Concat", *parts, attributes={"axis": 0})
-    return emit.reshape(joined, y, "shape")
+    batch, channels, pixels = shape[0], shape[1], math.prod(sizes)
+    # Grids state x first: the last axis.
+    places = grid.reshape(-1, points, len(sizes))[:, :, ::-1].astype(np.float32)
+    rows = emit.reshape(x, (batch, channels, pixels), "rows")
+    if np.all(places == places[:1]):
+        return emit.reshape(_sample_rows(rows, places[:1], sizes, mode, node, emit), y, "shape")
+    # Images with positions of their own are one image, side by side.
+    swap = {"perm": [1, 0, 2]}
+    rows = emit("Transpose", rows, attributes=swap) if channels > 1 else rows
+    rows = emit.reshape(rows, (1, channels, batch * pixels), "side_by_side")
+    sampled = _sample_rows(rows, places, sizes, mode, node, emit)
+    if channels > 1:
+        sampled = emit.reshape(sampled, (channels, batch, points), "images")
+        sampled = emit("Transpose", sampled, attributes=swap)
+    return emit.reshape(sampled, y, "shape")
 
 
 def _sample_rows(
     rows: ir.Value, places: Array, sizes: Sequence[int], mode: str, node: ir.Node, emit: Emitter
 ) -> ir.Value:
-    """[n, c, positions] from `rows` [n, c, pixels]."""
+    """[n, c, images * positions] from `rows` [n, c, images * pixels] at `places` [images, positions, axes]."""
     padding = node.attributes.get_string("padding_mode", "zeros")
     align = bool(node.attributes.get_int("align_corners", 0))
     axes = []
     for axis, size in enumerate(sizes):
-        place = places[:, axis]
+        place = places[..., axis]
         one = np.float32
         position = (
             (place + one(1)) / one(2) * one(size - 1)
@@ -224,21 +226,22 @@ def _sample_rows(
         )
         axes.append(_taps(position, size, mode, padding, align=align))
     total = None
+    starts = math.prod(sizes) * np.arange(len(places))[:, None]
     for combination in itertools.product(*axes):
-        flat = np.ravel_multi_index([index for index, _ in combination], list(sizes))
-        weight = np.prod([factor for _, factor in combination], axis=0)
+        flat = starts + np.ravel_multi_index([index for index, _ in combination], list(sizes))
+        weight = np.prod([factor for _, factor in combination], axis=0).ravel()
         if not np.any(weight):
             continue
-        taken = emit("Gather", rows, emit.integers(flat.tolist(), "tap"), attributes={"axis": 2})
+        taken = emit("Gather", rows, emit.integers(flat.ravel().tolist(), "tap"), attributes={"axis": 2})
         scaled = (
             taken if np.all(weight == 1) else emit("Mul", taken, emit.constant(weight, "weight", like=rows))
         )
         total = scaled if total is None else emit("Add", total, scaled)
     if total is not None:
         return total
-    shape = shape_of(rows) or (0, 0, 0)
-    first = emit("Gather", rows, emit.integers([0] * len(places), "tap"), attributes={"axis": 2})
-    return emit("Mul", first, emit.constant(np.zeros((1, 1, len(places))), f"nothing{shape[0]}", like=rows))
+    positions = places.shape[0] * places.shape[1]
+    first = emit("Gather", rows, emit.integers([0] * positions, "tap"), attributes={"axis": 2})
+    return emit("Mul", first, emit.constant(np.zeros((1, 1, positions)), "nothing", like=rows))
 
 
 def _taps(position: Array, size: int, mode: str, padding: str, *, align: bool) -> list[tuple[Array, Array]]:
