@@ -126,7 +126,7 @@ fn stages_reach_the_bound() {
 #[test]
 fn buffers_lie_in_banks_of_their_own_where_all_fit_so_and_elsewhere_side_by_side() {
     // Three buffers of a third of two banks each.
-    let items = vec![Item { first: 0, last: 1, size: 21 }; 3];
+    let items = [Item { first: 0, last: 1, size: 21 }; 3];
     let apart = [vec![(1, 1)], vec![(0, 1)], vec![]];
     let offsets = |count: usize, capacity: u64| {
         let problem = Problem { items: items[..count].to_vec(), capacity };
