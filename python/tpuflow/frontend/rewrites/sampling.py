@@ -212,7 +212,7 @@ def grid_sample(node: ir.Node, emit: Emitter) -> ir.Value | None:
 def _sample_rows(
     rows: ir.Value, places: Array, sizes: Sequence[int], mode: str, node: ir.Node, emit: Emitter
 ) -> ir.Value:
-    """[n, c, images * positions] from `rows` [n, c, images * pixels] at `places` [images, positions, axes]."""
+    """[n, c, images * positions] from `rows` [n, c, images * pixels], `places` [images, positions, axes]."""
     padding = node.attributes.get_string("padding_mode", "zeros")
     align = bool(node.attributes.get_int("align_corners", 0))
     axes = []
