@@ -3,6 +3,7 @@
 //! From the outputs upwards, every layer says which elements of its operands the needed elements of its result are made of. Of an
 //! element it is only said to be needed where every program needs it.
 
+use tpuflow_ir::shape::result_shape;
 use tpuflow_ir::{Graph, Layer, LinearTap, Op, PadMode, TensorId, Window};
 
 use crate::linear::is_permutation;
@@ -105,7 +106,9 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
     }
     let all = *result == Elements::All;
     let shape = |tensor: TensorId| &graph.tensor(tensor).shape[..];
-    let output = shape(layer.output);
+    // A result may be declared with other axes of as many elements.
+    let computed = result_shape(&layer.op, &graph.tensors);
+    let output = computed.as_deref().unwrap_or_else(|| shape(layer.output));
     match &layer.op {
         Op::Conv { input, window, .. } | Op::MaxPool { input, window } | Op::AveragePool { input, window, .. } => {
             vec![(*input, under_windows(shape(*input), output, window, &layer.op, result))]
@@ -114,7 +117,7 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
         | Op::Gather { input, .. }
         | Op::Pad { input, .. }
         | Op::InsertZeros { input, .. } => {
-            vec![(*input, copied_operand(graph, layer, *input, result))]
+            vec![(*input, copied_operand(graph, layer, *input, output, result))]
         }
         Op::ResizeLinear { input, rows, columns } => {
             let &[_, height, width, channels] = shape(*input) else { return Vec::new() };
@@ -131,9 +134,9 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
         | Op::Quantize { input, .. }
         | Op::Dequantize { input, .. }
         | Op::PRelu { input, .. } => vec![(*input, result.clone())],
-        Op::Binary { a, b, .. } => [*a, *b].map(|t| (t, broadcast(graph, [t, layer.output], result))).into(),
+        Op::Binary { a, b, .. } => [*a, *b].map(|t| (t, broadcast(graph, [t, layer.output], output, result))).into(),
         Op::Select { condition, a, b } => {
-            [*condition, *a, *b].map(|t| (t, broadcast(graph, [t, layer.output], result))).into()
+            [*condition, *a, *b].map(|t| (t, broadcast(graph, [t, layer.output], output, result))).into()
         }
         Op::Softmax { input, .. } | Op::LayerNorm { input, .. } => {
             let row = output.last().copied().unwrap_or(1);
@@ -165,9 +168,9 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
 }
 
 /// Elements of what a layer only copies elsewhere.
-fn copied_operand(graph: &Graph, layer: &Layer, input: TensorId, result: &Elements) -> Elements {
+fn copied_operand(graph: &Graph, layer: &Layer, input: TensorId, output: &[usize], result: &Elements) -> Elements {
     let all = *result == Elements::All;
-    let (own, output) = (&graph.tensor(input).shape[..], &graph.tensor(layer.output).shape[..]);
+    let own = &graph.tensor(input).shape[..];
     let tensors = [input, layer.output];
     match &layer.op {
         Op::Rearrange { dims, strides, offset, .. } => {
@@ -317,10 +320,9 @@ fn broadcast_strides(own: &[usize], whole: &[usize]) -> Vec<i64> {
     strides
 }
 
-/// Elements of an operand that is broadcast to a result.
-fn broadcast(graph: &Graph, [operand, output]: [TensorId; 2], result: &Elements) -> Elements {
-    let (own, whole) = (&graph.tensor(operand).shape, &graph.tensor(output).shape);
-    let strides = broadcast_strides(own, whole);
+/// Elements of an operand that is broadcast to a result of the shape `whole`.
+fn broadcast(graph: &Graph, [operand, output]: [TensorId; 2], whole: &[usize], result: &Elements) -> Elements {
+    let strides = broadcast_strides(&graph.tensor(operand).shape, whole);
     let dims: Vec<u32> = whole.iter().map(|&extent| extent as u32).collect();
     copied_elements(graph, [operand, output], result, |element| Some(view_source(element, &dims, &strides, 0)))
 }

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{GraphError, GraphErrors, LayerError, PackedError};
-use crate::shape::{Output, output_type, product};
+use crate::shape::{Output, contradicting_shape, output_type, product};
 use crate::{DType, Error, Image, LayerId, Op, Packed, Quant, State, TensorId};
 
 /// Where a tensor comes from: `array.transpose(permutation).reshape(tensor.shape)` of the model's own tensor.
@@ -243,8 +243,8 @@ impl Graph {
                 (Err(error), _) => broken.push(layer_error(&layer.name, error)),
                 (Ok(_), None) => broken.push(GraphError::NoResult(layer.name.clone())),
                 (Ok((elements, dtypes)), Some(output)) => {
-                    if elements != output.elements() || !dtypes.admits(output.dtype) {
-                        broken.push(layer_error(&layer.name, declaration_error(output, elements, dtypes)));
+                    if let Some(error) = declaration_error(&layer.op, &self.tensors, output, (elements, dtypes)) {
+                        broken.push(layer_error(&layer.name, error));
                     }
                     if std::mem::replace(&mut known[layer.output.index()], true) {
                         let (layer, tensor) = (layer.name.clone(), output.name.clone());
@@ -272,9 +272,19 @@ fn layer_error(layer: &str, error: impl Into<LayerError>) -> GraphError {
 }
 
 /// The result is declared as `output` and computed as something else.
-fn declaration_error(output: &Tensor, elements: usize, dtypes: Output) -> LayerError {
-    let (shape, dtype) = (output.shape.clone(), output.dtype.name());
-    LayerError::Result { shape, dtype, elements, computed: dtypes.name() }
+/// What is wrong, if anything, with how the result of an operator is declared.
+fn declaration_error(
+    op: &Op,
+    tensors: &[Tensor],
+    output: &Tensor,
+    (elements, dtypes): (usize, Output),
+) -> Option<LayerError> {
+    let shape = output.shape.clone();
+    if elements != output.elements() || !dtypes.admits(output.dtype) {
+        let dtype = output.dtype.name();
+        return Some(LayerError::Result { shape, dtype, elements, computed: dtypes.name() });
+    }
+    contradicting_shape(op, tensors, &shape).map(|computed| LayerError::ResultShape { shape, computed })
 }
 
 /// Builds a [`Graph`] layer by layer.
@@ -321,8 +331,8 @@ impl GraphBuilder {
             return Err(layer_error(name, LayerError::Operand(id.0)).into());
         }
         let (elements, dtypes) = output_type(&op, &self.graph.tensors).map_err(|error| layer_error(name, error))?;
-        if elements != output.elements() || !dtypes.admits(output.dtype) {
-            return Err(layer_error(name, declaration_error(&output, elements, dtypes)).into());
+        if let Some(error) = declaration_error(&op, &self.graph.tensors, &output, (elements, dtypes)) {
+            return Err(layer_error(name, error).into());
         }
         let id = self.tensor(output)?;
         self.graph.layers.push(Layer { name: name.to_owned(), op, output: id, nodes });

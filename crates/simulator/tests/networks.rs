@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::common::wild::{reshaped, wild};
 use crate::common::{self, padded_lines, random, residual, tiny};
 use crate::trial::inputs;
 use tpuflow_ir::{Descriptor, Graph, Machine, Program, Window};
@@ -71,6 +72,34 @@ fn random_networks_give_the_interpreters_integers() {
         ran += 1;
     }
     assert!(ran > 60, "only {ran} networks ran");
+}
+
+/// A reshape may have become part of the layer before it, so that its result has another shape than the operands tell.
+#[test]
+fn results_of_other_shapes_are_planned_proven_and_bounded_alike() {
+    let machines = [Machine::preset("32x32_fpga").unwrap(), Machine::preset("128x128_asic").unwrap(), tiny(64)];
+    let mut ran = 0;
+    for seed in 0..120 {
+        let graph = if seed % 2 == 0 { random(seed, 9) } else { wild(seed, 7, 2000) };
+        let graph = reshaped(graph, seed);
+        if Interpreter::new(Arc::new(graph.clone())).is_err() {
+            continue;
+        }
+        let machine = &machines[seed as usize % machines.len()];
+        for level in [1, 5] {
+            let options = ScheduleOptions { level, budget_steps: 3, ..ScheduleOptions::default() };
+            let program = match schedule(&graph, machine, &options) {
+                Ok(program) => program,
+                Err(ScheduleError::Capacity { .. }) if machine.name.starts_with("tiny") => continue,
+                Err(error) => panic!("seed {seed} on {}: {error}", machine.name),
+            };
+            assert_eq!(tpuflow_checker::check(&graph, &program), Ok(()), "seed {seed}");
+            let run = check(&graph, &program, seed, &Options::default());
+            assert!(run.cycles >= program.bounds.binding().1, "seed {seed}: {} cycles", run.cycles);
+            ran += 1;
+        }
+    }
+    assert!(ran > 150, "only {ran} programs ran");
 }
 
 // feature: SCH-35, SCH-38

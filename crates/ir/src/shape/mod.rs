@@ -3,12 +3,15 @@
 mod linear;
 mod movement;
 mod pointwise;
+mod result;
 mod rows;
 
 use crate::error::ShapeError;
 use crate::op::Average;
 use crate::table::Form;
 use crate::{Arithmetic, DType, Op, Real, Requant, Table, Tensor, TensorId, Window};
+pub(crate) use result::contradicting_shape;
+pub use result::result_shape;
 
 /// Element types an operator's output may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use tpuflow_ir::constants::EqualConstants;
 use tpuflow_ir::layout::image;
-use tpuflow_ir::shape::{broadcast, product};
+use tpuflow_ir::shape::{broadcast, product, result_shape};
 use tpuflow_ir::{Graph, LayerId, Op, Tensor, TensorId};
 
 use crate::error::ScheduleError;
@@ -141,7 +141,7 @@ pub(crate) fn prepare(graph: &Graph) -> Result<Network, ScheduleError> {
         let id = LayerId::new(index);
         let mut op = layer.op.clone();
         broadcasts(&mut network, id, &mut op);
-        let shape = result_shape(&op, &network);
+        let shape = result_shape(&op, &network.tensors);
         let output = network.tensor(layer.output).clone();
         match shape {
             Some(shape) if image(&shape) != image(&output.shape) => {
@@ -156,60 +156,6 @@ pub(crate) fn prepare(graph: &Graph) -> Result<Network, ScheduleError> {
     }
     network.compare_constants();
     Ok(network)
-}
-
-/// The shape an operator computes, where its instructions depend on it.
-fn result_shape(op: &Op, network: &Network) -> Option<Vec<usize>> {
-    let shape = |id: &TensorId| network.tensor(*id).shape.clone();
-    let windowed = |input: &TensorId, window: &tpuflow_ir::Window, channels: usize| {
-        let x = shape(input);
-        let [h, w] = window.output(x[1], x[2])?;
-        Some(vec![x[0], h, w, channels])
-    };
-    match op {
-        Op::Conv { input, weights, window, .. } => windowed(input, window, shape(weights)[0]),
-        Op::MaxPool { input, window } | Op::AveragePool { input, window, .. } => {
-            windowed(input, window, shape(input)[3])
-        }
-        Op::MatMul { a, b, .. } => {
-            let mut out = shape(a);
-            *out.last_mut()? = *shape(b).last()?;
-            Some(out)
-        }
-        Op::Binary { a, b, .. } => broadcast(&shape(a), &shape(b)),
-        Op::Select { condition, a, b } => broadcast(&broadcast(&shape(a), &shape(b))?, &shape(condition)),
-        Op::Unary { input, .. }
-        | Op::Rescale { input, .. }
-        | Op::Quantize { input, .. }
-        | Op::Dequantize { input, .. }
-        | Op::PRelu { input, .. }
-        | Op::Softmax { input, .. }
-        | Op::LayerNorm { input, .. } => Some(shape(input)),
-        Op::ArgMax { input, .. } => {
-            let mut out = shape(input);
-            match out.last_mut() {
-                Some(last) => *last = 1,
-                None => out.push(1),
-            }
-            Some(out)
-        }
-        Op::Embedding { table, indices } => {
-            let mut out = shape(indices);
-            out.push(shape(table)[1]);
-            Some(out)
-        }
-        Op::ResizeLinear { input, rows, columns } => {
-            let x = shape(input);
-            Some(vec![x[0], rows.len(), columns.len(), x[3]])
-        }
-        // These address row-major elements, whatever the shape.
-        Op::Reduce { .. }
-        | Op::Concat { .. }
-        | Op::Pad { .. }
-        | Op::Rearrange { .. }
-        | Op::Gather { .. }
-        | Op::InsertZeros { .. } => None,
-    }
 }
 
 /// Gives operands of row-wise operators shapes of the result's rank, and expands those whose leading axes broadcast partly.

@@ -44,6 +44,27 @@ fn of_type(seed: u64, length: usize, most: usize, float: Option<DType>) -> Graph
     net.finish(&outputs)
 }
 
+/// The graph with other shapes of as many elements for some results, as where a reshape became part of the layer before it.
+pub fn reshaped(mut graph: Graph, seed: u64) -> Graph {
+    let mut net = Net::new(seed);
+    let outputs: Vec<TensorId> = graph.layers.iter().map(|layer| layer.output).collect();
+    for output in outputs {
+        let shape = graph.tensor(output).shape.clone();
+        let other = match net.random.below(4) {
+            0 => [&[1], &shape[..]].concat(),
+            1 if shape.first() == Some(&1) => shape[1..].to_vec(),
+            2 => factors(&mut net, product(&shape)),
+            _ => continue,
+        };
+        graph.tensors[output.index()].shape = other;
+        // The operator, or layers that read the result, may depend on its shape.
+        if !graph.verify().is_empty() {
+            graph.tensors[output.index()].shape = shape;
+        }
+    }
+    graph
+}
+
 fn product(shape: &[usize]) -> usize {
     shape.iter().product()
 }
