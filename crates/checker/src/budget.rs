@@ -15,13 +15,15 @@ use crate::rule::{Fault, Rule};
 /// Steps of any program, and further ones for each of what a program has. Programs that bring single bytes from place to place, as
 /// sums along the lines of few channels do, take two thirds of these, most others a fiftieth.
 const ANY: u64 = 1 << 22;
-const PER_INSTRUCTION: u64 = 256;
+const PER_INSTRUCTION: u64 = 1024;
 const PER_CONSTANT_BYTE: u64 = 1;
 const PER_ELEMENT: u64 = 12;
 /// Elements of a program whose graph is not at hand.
 const UNKNOWN: u64 = 1 << 24;
-/// Runs that all memories may hold together: a part of what the steps beside those of elements are, and one for each element.
-const STEPS_PER_RUN: u64 = 4;
+/// Runs that all memories may hold together, counted alike.
+const ANY_RUNS: u64 = 1 << 20;
+const RUNS_PER_INSTRUCTION: u64 = 64;
+const CONSTANT_BYTES_PER_RUN: u64 = 4;
 const RUNS_PER_ELEMENT: u64 = 1;
 
 /// Steps that were taken, and how many there may be.
@@ -48,13 +50,21 @@ impl Budget {
         let machine = &program.machine;
         let instructions = program.instructions.len() as u64;
         let reached = instructions.saturating_mul(machine.cache_bytes().saturating_add(machine.ewp_cache_bytes()));
-        let of_file = [instructions.saturating_mul(PER_INSTRUCTION), PER_CONSTANT_BYTE.saturating_mul(constants)];
-        let of_file = of_file.into_iter().fold(ANY, u64::saturating_add);
         let elements = moved.min(reached);
+        let steps = [
+            instructions.saturating_mul(PER_INSTRUCTION),
+            PER_CONSTANT_BYTE.saturating_mul(constants),
+            PER_ELEMENT.saturating_mul(elements),
+        ];
+        let runs = [
+            instructions.saturating_mul(RUNS_PER_INSTRUCTION),
+            constants / CONSTANT_BYTES_PER_RUN,
+            RUNS_PER_ELEMENT.saturating_mul(elements),
+        ];
         Self {
             steps: 0.into(),
-            most: of_file.saturating_add(PER_ELEMENT.saturating_mul(elements)),
-            most_runs: (of_file / STEPS_PER_RUN).saturating_add(RUNS_PER_ELEMENT.saturating_mul(elements)),
+            most: steps.into_iter().fold(ANY, u64::saturating_add),
+            most_runs: runs.into_iter().fold(ANY_RUNS, u64::saturating_add),
         }
     }
 
