@@ -23,6 +23,7 @@ use tpuflow_ir::{Graph, Machine, Op, Unit, timing};
 use super::gates::{Dependencies, Gate, Set, gates, lost_slots};
 use super::{Every, covers, split};
 use crate::constants::Constants;
+use crate::issue::Occupancy;
 use crate::linear::{is_permutation, unit_of};
 use crate::live::Elements;
 use crate::work::Work;
@@ -274,23 +275,24 @@ impl<'a> Chains<'a> {
 
     /// The end of the work of some of these layers, which begin at `start` at the earliest, with the array drained or not.
     fn sum(&self, start: u64, layers: Range<usize>, counts: &dyn Fn(usize) -> bool, drained: bool) -> u64 {
-        let (mut array, mut tail, mut ewp, mut pdp) = (0, 0, 0, 0);
+        let machine = self.machine;
+        let (mut array, mut tail) = (0, 0);
+        let (mut ewp, mut pdp) = (Occupancy::new(machine.ewp.start), Occupancy::new(machine.pdp.start));
         for layer in layers.clone().filter(|&layer| counts(layer)) {
             let work = &self.works[layer];
             tail = tail.max(work.tail);
             array += work.array;
-            ewp += work.ewp;
-            pdp += work.pdp;
+            ewp.add(work.ewp);
+            pdp.add(work.pdp);
         }
-        let machine = self.machine;
         if !self.gates.is_empty() {
             let on_array = layers.filter(|&i| self.works[i].array > 0 && counts(i));
             array += lost_slots(&self.gates, &Set::of(self.works.len(), on_array));
         }
         let after = |cycles: u64, around: u64| if cycles > 0 { start + cycles + around } else { 0 };
         after(array - tail.min(array), lead(machine, drained) + timing::array_depth(machine))
-            .max(after(ewp, machine.ewp.start + machine.ewp.latency))
-            .max(after(pdp, machine.pdp.start + machine.pdp.latency))
+            .max(after(ewp.once(), machine.ewp.start + machine.ewp.latency))
+            .max(after(pdp.once(), machine.pdp.start + machine.pdp.latency))
     }
 
     fn need(&self, graph: &Graph, layer: &tpuflow_ir::Layer, work: &Work, operands: &[Operand]) -> Need {

@@ -28,6 +28,7 @@ mod common;
 mod constants;
 mod feed;
 mod gates;
+mod issue;
 mod last;
 mod linear;
 mod live;
@@ -36,6 +37,7 @@ mod zeros;
 
 use chain::{Chains, first_read_cycle, last_store_end};
 use constants::Constants;
+use issue::Occupancy;
 use last::last;
 use linear::is_permutation;
 use live::Live;
@@ -153,7 +155,8 @@ impl Every<'_> {
         let sum = |part: fn(&Work) -> u64| works.iter().map(part).sum::<u64>();
         let start = first_read_cycle(machine);
         let after = |cycles: u64, before: u64| if cycles > 0 { start + before + cycles } else { 0 };
-        let (array, ewp, pdp) = (sum(|w| w.array), sum(|w| w.ewp), sum(|w| w.pdp));
+        let array = sum(|w| w.array);
+        let [ewp, pdp] = self.occupancies().map(Occupancy::once);
         let fill = machine.control.issue_cold + machine.array.setup + u64::from(machine.array.rows);
         let depth = timing::array_depth(machine);
         let chains = Chains::new(self);
@@ -170,17 +173,28 @@ impl Every<'_> {
         }
     }
 
+    /// How long all layers occupy the elementwise unit and the pooling unit.
+    fn occupancies(&self) -> [Occupancy; 2] {
+        let (mut ewp, mut pdp) = (Occupancy::new(self.machine.ewp.start), Occupancy::new(self.machine.pdp.start));
+        for work in self.works {
+            ewp.add(work.ewp);
+            pdp.add(work.pdp);
+        }
+        [ewp, pdp]
+    }
+
     fn interval(&self) -> Bounds {
         let (machine, works) = (self.machine, self.works);
         let sum = |part: fn(&Work) -> u64| works.iter().map(part).sum::<u64>();
         let ports = self.input_bytes() + self.output_bytes();
         let constants = self.least_loads();
         let first = if machine.ddr_spaces() > 1 { channel(ports, machine) } else { 0 };
+        let [ewp, pdp] = self.occupancies().map(Occupancy::repeated);
         Bounds {
             array: sum(|w| w.array),
             ddr: split(constants + ports, machine).max(first),
-            ewp: sum(|w| w.ewp),
-            pdp: sum(|w| w.pdp),
+            ewp,
+            pdp,
             ports: sum(|w| w.weights).max(sum(|w| w.words).div_ceil(machine.cache.banks.into())),
             ..Bounds::default()
         }

@@ -2,7 +2,7 @@
 
 use crate::common::{self, Net};
 use tpuflow_bounds::bounds;
-use tpuflow_ir::{Bounds, Machine, PadMode, Program, ReduceKind, TensorId};
+use tpuflow_ir::{BinaryKind, Bounds, Machine, PadMode, Program, ReduceKind, TensorId};
 use tpuflow_scheduler::{Options as ScheduleOptions, schedule_by};
 use tpuflow_simulator::{Options, simulate};
 
@@ -79,6 +79,34 @@ fn the_pooling_unit_is_within_a_hundredth() {
             (0..2).fold(x, |x, _| net.max_pool(x, common::window(5, 1, 2)))
         },
     );
+}
+
+/// The sum of some tensors, two by two.
+fn sum(net: &mut Net, mut terms: Vec<TensorId>) -> TensorId {
+    while terms.len() > 1 {
+        terms = terms.chunks(2).map(|pair| net.binary(BinaryKind::Add, pair[0], pair[1])).collect();
+    }
+    terms[0]
+}
+
+#[test]
+fn short_instructions_one_after_the_other_are_within_a_hundredth() {
+    for what in [|b: &Bounds| b.ewp, |b: &Bounds| b.path] {
+        within(what, &asic(), |net| {
+            let x = net.input(&[1, 64]);
+            let terms = (0..512).map(|_| net.rescale(x)).collect();
+            sum(net, terms)
+        });
+    }
+    let mut machine = asic();
+    machine.pdp.start = 20_000;
+    for what in [|b: &Bounds| b.pdp, |b: &Bounds| b.path] {
+        within(what, &machine, |net| {
+            let x = net.input(&[1, 4, 4, 128]);
+            let terms = (0..64).map(|_| net.max_pool(x, common::window(4, 1, 0))).collect();
+            sum(net, terms)
+        });
+    }
 }
 
 #[test]
