@@ -12,12 +12,12 @@ use tpuflow_ir::{Graph, Program};
 use crate::contents::Memories;
 use crate::rule::{Fault, Rule};
 
-/// Steps of any program, and further ones for each of what a program has. Programs that bring single bytes from place to place, as
-/// sums along the lines of few channels do, take two thirds of these, most others a fiftieth.
+/// Steps of any program, and further ones for each of what a program has. The programs of the largest networks take a quarter of
+/// these at most, most of them a fiftieth.
 const ANY: u64 = 1 << 22;
-const PER_INSTRUCTION: u64 = 1024;
+const PER_INSTRUCTION: u64 = 256;
 const PER_CONSTANT_BYTE: u64 = 1;
-const PER_ELEMENT: u64 = 12;
+const PER_ELEMENT: u64 = 4;
 /// Elements of a program whose graph is not at hand.
 const UNKNOWN: u64 = 1 << 24;
 /// Runs that all memories may hold together, counted alike.

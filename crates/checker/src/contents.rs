@@ -117,10 +117,21 @@ impl Value {
         at
     }
 
-    /// Whether these are pixels of the same size, `first` bytes into one, so that their padding is padding still.
-    pub(crate) fn has_pixels_of(self, payload: u64, pixel: u64, first: u64) -> bool {
-        matches!(self, Self::Element(e)
-            if (u64::from(e.payload), u64::from(e.pixel)) == (payload, pixel) && e.byte % pixel == first)
+    /// Whether `bytes` bytes from here on are padding between pixels.
+    pub(crate) fn is_padding(self, bytes: u64) -> bool {
+        matches!(self, Self::Element(element) if matches!(element.place(), (None, run) if bytes <= run))
+    }
+
+    /// Whether no padding of `bytes` bytes from here on takes the place of an `old` value that may still be needed: what lies
+    /// there is nothing, pixels of the same size, whose padding is padding still, or beside the padding.
+    pub(crate) fn may_replace(self, old: Self, bytes: u64) -> bool {
+        let Self::Element(element) = self else { return true };
+        let beside = matches!(element.place(), (Some(_), run) if bytes <= run);
+        let alike = |e: Element| {
+            let (payload, pixel) = (u64::from(element.payload), u64::from(element.pixel));
+            (u64::from(e.payload), u64::from(e.pixel)) == (payload, pixel) && e.byte % pixel == element.byte % pixel
+        };
+        beside || old == Self::Any || matches!(old, Self::Element(e) if alike(e))
     }
 
     /// Byte `within` of an element that is a code.

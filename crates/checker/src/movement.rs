@@ -16,26 +16,8 @@ use crate::walk::Walk;
 /// Loops of a move: extent, input stride, output stride, in elements.
 pub(crate) type Nest = [(u64, i64, i64)];
 
-/// The range a move writes, merged where it continues itself.
-struct WriteRange {
-    stretches: Vec<(u64, u64, Value)>,
-    /// Bytes of padding that may be written along between two stretches.
-    slack: u64,
-}
-
-impl WriteRange {
-    fn push(&mut self, start: u64, end: u64, value: Value) {
-        if let Some((from, to, first)) = self.stretches.last_mut()
-            && *to <= start
-            && start - *to <= self.slack
-            && first.advance(start - *from) == value
-        {
-            *to = end;
-            return;
-        }
-        self.stretches.push((start, end, value));
-    }
-}
+/// The stretches that a move writes, in its order, merged where one continues another.
+type Written = Vec<(u64, u64, Value)>;
 
 /// A move under way: the symbols of its operand, and what becomes of them.
 struct Arriving<'a> {
@@ -65,14 +47,8 @@ impl Walk<'_> {
         }
         let pieces = self.source(input, nest, from)?;
         let arriving = Arriving { v, input, pieces: &pieces, rescale, layer };
-        let natural = pixel_bytes(v.output.payload(), self.machine().word());
-        let padded = v.output.pixel_bytes as usize == natural && v.output.channel_offset == 0;
-        let (payload, start) = (v.output.payload() as u64, v.output.address);
-        let region = start..start + v.output.bytes(self.machine().word());
-        let padded = padded && self.owns_padding(v.output.space, region, payload, natural as u64);
-        let slack = if padded { natural as u64 - payload } else { 0 };
         let mut read: Vec<(u64, u64)> = Vec::new();
-        let mut written = WriteRange { stretches: Vec::new(), slack };
+        let mut written = Written::new();
         let (inner, outer) = match nest.split_last() {
             Some((&(extent, 1, 1), outer)) => (extent, outer),
             _ => (1, nest),
@@ -105,7 +81,7 @@ impl Walk<'_> {
         [source, target]: [i64; 2],
         left: u64,
         read: &mut Vec<(u64, u64)>,
-        written: &mut WriteRange,
+        written: &mut Written,
     ) -> Result<u64, Fault> {
         let Arriving { v, input, pieces, rescale, layer } = *arriving;
         let (size, out_size) = (input.dtype.bytes() as u64, v.output.dtype.bytes() as u64);
@@ -135,23 +111,46 @@ impl Walk<'_> {
         self.spend(covered.len() as u64)?;
         require_defined(&covered, input.space, start, start + count * size)?;
         match arrived {
-            Some(value) => written.push(end, end + count * out_size, value),
+            Some(value) => self.append(written, v.output.space, (end, end + count * out_size, value))?,
             None => {
                 for piece in covered {
                     let at = end + (piece.start - start);
-                    written.push(at, at + (piece.end - piece.start), piece.value);
+                    self.append(written, v.output.space, (at, at + (piece.end - piece.start), piece.value))?;
                 }
             }
         }
         Ok(count)
     }
 
+    /// Adds a stretch to those written. One that continues the last, but for padding between their pixels where nothing is that
+    /// may still be needed, is one with it and writes that padding along.
+    fn append(
+        &mut self,
+        written: &mut Written,
+        space: Space,
+        (start, end, value): (u64, u64, Value),
+    ) -> Result<(), Fault> {
+        if let Some(last) = written.last_mut()
+            && last.1 <= start
+            && last.2.advance(start - last.0) == value
+        {
+            self.spend(1)?;
+            let after = last.2.advance(last.1 - last.0);
+            if last.1 == start || (after.is_padding(start - last.1) && self.owns_padding(space, last.1..start, after)) {
+                last.1 = end;
+                return Ok(());
+            }
+        }
+        written.push((start, end, value));
+        Ok(())
+    }
+
     /// Stores what was written, none of it over elements that were read.
-    fn put(&mut self, space: Space, mut read: Vec<(u64, u64)>, written: WriteRange) -> Result<(), Fault> {
+    fn put(&mut self, space: Space, mut read: Vec<(u64, u64)>, written: Written) -> Result<(), Fault> {
         // What lies between the elements read was not read.
         self.in_place = true;
         read.sort_unstable();
-        for (start, end, value) in written.stretches {
+        for (start, end, value) in written {
             let next = read.partition_point(|&(_, to)| to <= start);
             let apart = read.get(next).is_none_or(|&(from, _)| from >= end);
             let found = format_args!("elements it reads at {start:#x}..{end:#x}");

@@ -29,8 +29,15 @@ impl Walk<'_> {
                         let element = stretch.element(tensor);
                         self.require_elements(&pieces, stretch.start, stretch.bytes, element)?;
                     }
-                    None if stretch.padded => {}
-                    None => require_defined(&pieces, view.space, stretch.start, end)?,
+                    None if !stretch.padded => require_defined(&pieces, view.space, stretch.start, end)?,
+                    None if require_defined(&pieces, view.space, stretch.start, end).is_ok() => {}
+                    None => {
+                        for at in (stretch.start..end).step_by(stretch.natural as usize) {
+                            let (space, end) = (view.space, at + u64::from(stretch.payload));
+                            self.spend(1)?;
+                            require_defined(&pieces_within(&pieces, at, end), space, at, end)?;
+                        }
+                    }
                 }
             }
         }
@@ -65,11 +72,12 @@ impl Walk<'_> {
             for stretch in self.stretches(view, row, columns.clone(), channels.clone(), whole) {
                 let (start, end) = (stretch.start, stretch.start + stretch.bytes);
                 let value = tensor.map_or(Value::Any, |tensor| Value::Element(stretch.element(tensor)));
-                let (payload, pixel) = (u64::from(stretch.payload), u64::from(stretch.natural));
-                if !stretch.padded || self.owns_padding(view.space, start..end, payload, pixel) {
+                let laid = Value::Element(stretch.element(TensorId(0)));
+                if !stretch.padded || self.owns_padding(view.space, start..end, laid) {
                     self.store(view.space, start, end, value)?;
                     continue;
                 }
+                let (payload, pixel) = (u64::from(stretch.payload), u64::from(stretch.natural));
                 for at in (start..end).step_by(pixel as usize) {
                     self.store(view.space, at, at + payload, value.advance(at - start))?;
                 }
@@ -78,15 +86,13 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Whether nothing that may still be needed lies between pixels: padding that belongs to a neighbour in wider pixels (a
-    /// tensor joined with others by channels) must not be written along.
-    pub(crate) fn owns_padding(&mut self, space: Space, bytes: std::ops::Range<u64>, payload: u64, pixel: u64) -> bool {
+    /// Whether nothing that may still be needed lies in the padding of these bytes, which are to hold `value` onwards: padding
+    /// that belongs to a neighbour in wider pixels (a tensor joined with others by channels) must not be written along.
+    pub(crate) fn owns_padding(&mut self, space: Space, bytes: std::ops::Range<u64>, value: Value) -> bool {
         let pieces = self.memories.read(space, bytes.start, bytes.end, None, &mut Tokens::default());
-        pieces.iter().all(|piece| {
-            let first = (piece.start - bytes.start) % pixel;
-            let apart = first + (piece.end - piece.start) <= payload;
-            apart || piece.value == Value::Any || piece.value.has_pixels_of(payload, pixel, first)
-        })
+        pieces
+            .iter()
+            .all(|piece| value.advance(piece.start - bytes.start).may_replace(piece.value, piece.end - piece.start))
     }
 
     /// `bytes` bytes from `start` on must hold `expected` onwards, wherever that is not padding.

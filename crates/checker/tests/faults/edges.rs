@@ -271,6 +271,31 @@ fn moves_stay_inside_their_views() {
     assert!(tried > 1, "{tried}");
 }
 
+/// An element left out between two is not written, though it is as short as the padding behind a pixel.
+#[test]
+fn moves_write_no_element_they_leave_out() {
+    let mut net = Net::new(9);
+    let x = net.input(&[1, 5, 7, 3]);
+    let y = net.transpose(x, &[0, 2, 1, 3]);
+    let graph = net.finish(&[y]);
+    let sound = compiled(&graph, &fpga(), 1);
+    assert_eq!(check(&graph, &sound), Ok(()));
+    let mut wrong = sound;
+    let mut tried = 0;
+    for descriptor in &mut wrong.descriptors {
+        let Descriptor::Vector(VectorOp::Move { dims, input_strides, output_strides, .. }) = descriptor else {
+            continue;
+        };
+        let channels = output_strides.iter().position(|&stride| stride == 1).unwrap();
+        assert_eq!((dims[channels], input_strides[channels]), (3, 1));
+        (dims[channels], input_strides[channels], output_strides[channels]) = (2, 2, 2);
+        tried += 1;
+    }
+    assert!(tried > 0);
+    assert_eq!(refused(&graph, &wrong).rule, Rule::Undefined);
+    assert_eq!(check_rules(&wrong).unwrap_err()[0].rule, Rule::Undefined);
+}
+
 /// Indices may be found one by one, as channels of a single pixel, each that of its own pixel of the operand.
 #[test]
 fn indices_are_those_of_their_pixels() {

@@ -4,7 +4,9 @@ use tpuflow_checker::{Rule, Violation, check, check_rules};
 use tpuflow_ir::isa::{Direction, Transfer, VectorOp};
 use tpuflow_ir::{Descriptor, Graph, Instruction, Machine, Program, Space, Work};
 
+use super::aimed::{compiled, fpga};
 use super::{joined, moves, subject, tiny};
+use crate::common::Net;
 
 /// A graph and a sound program of it.
 fn sound(graph: Graph, machine: &Machine) -> (Graph, Program) {
@@ -51,6 +53,19 @@ fn refused(graph: &Graph, program: &Program, rules: &[Rule]) {
     };
     holds(check(graph, program));
     holds(check_rules(program));
+}
+
+/// Steps grow with the rows that a gather brings, not with their square: these many are within the limit.
+#[test]
+fn gathers_of_many_rows_are_followed() {
+    let mut net = Net::new(4);
+    let x = net.input(&[1, 3000, 3]);
+    let indices: Vec<u32> = (0..3000).map(|row| row * 7 % 3000).collect();
+    let y = net.gather(x, 1, &indices);
+    let y = net.transpose(y, &[1, 0, 2]);
+    let graph = net.finish(&[y]);
+    let program = compiled(&graph, &fpga(), 1);
+    assert_eq!((check(&graph, &program), check_rules(&program)), (Ok(()), Ok(())));
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use tpuflow_ir::isa::Direction;
-use tpuflow_ir::{Program, Work};
+use tpuflow_ir::isa::{Direction, VectorOp};
+use tpuflow_ir::{Descriptor, Program, Work};
 
 use super::fields::{Fields, Item, Site, kind};
 use super::mutant::{Bases, Edit, Mutant, Replacement, Waits};
@@ -131,7 +131,8 @@ impl<'a> Generator<'a> {
             ];
             classes.extend(draws.map(|(what, draw)| (format!("{what} {name}"), draw)));
         }
-        let draws: [(&str, Draw<'a>); 4] = [
+        let draws: [(&str, Draw<'a>); 5] = [
+            ("loops Vector", Self::loops),
             ("constants byte", Self::byte),
             ("constants copied", Self::copied),
             ("constants exchanged", Self::exchanged),
@@ -380,6 +381,35 @@ impl<'a> Generator<'a> {
         let other = if self.random.chance(50) { delta } else { -delta };
         let set = |site, value: i64| (site, Replacement::Value(Value::from(value)));
         (a != b).then(|| (Edit::Sets(vec![set(a, x + delta), set(b, y + other)]), false))
+    }
+
+    /// A loop of a move takes every other element, or every third, or two loops run in each other's order on one side.
+    fn loops(&mut self, class: &str) -> Option<(Edit, bool)> {
+        let at = self.instruction(class)?;
+        let Work::Vector(v) = &self.program.instructions[at].work else { return None };
+        let Descriptor::Vector(VectorOp::Move { dims, .. }) = self.program.descriptors.get(v.descriptor.index())?
+        else {
+            return None;
+        };
+        let (one, other) = (self.random.below(dims.len()), self.random.below(dims.len()));
+        let (factor, twice) = (self.random.range(2, 3), self.random.chance(70));
+        let site = |field: &str, axis: usize| Site {
+            item: Item::Descriptor(v.descriptor.index()),
+            pointer: format!("/Vector/Move/{field}/{axis}"),
+        };
+        if self.random.chance(30) {
+            let (a, b) = (site("output_strides", one), site("output_strides", other));
+            let exchanged = vec![(a.clone(), Replacement::From(b.clone())), (b, Replacement::From(a))];
+            return (one != other).then_some((Edit::Sets(exchanged), false));
+        }
+        let extent = (i64::from(dims[one]) + factor - 1) / factor;
+        let mut sets = vec![(site("dims", one), Replacement::Value(extent.into()))];
+        for field in ["output_strides", "input_strides"].into_iter().take(if twice { 2 } else { 1 }) {
+            let stride = site(field, one);
+            let wider = self.fields.value(&stride).as_i64()? * factor;
+            sets.push((stride, Replacement::Value(wider.into())));
+        }
+        Some((Edit::Sets(sets), false))
     }
 
     fn drop(&mut self, class: &str) -> Option<(Edit, bool)> {
