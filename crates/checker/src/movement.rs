@@ -19,6 +19,13 @@ pub(crate) type Nest = [(u64, i64, i64)];
 /// The stretches that a move writes, in its order, merged where one continues another.
 type Written = Vec<(u64, u64, Value)>;
 
+/// What an instruction moves: the bytes it reads, and what it writes.
+#[derive(Default)]
+struct Carried {
+    read: Vec<(u64, u64)>,
+    written: Written,
+}
+
 /// A move under way: the symbols of its operand, and what becomes of them.
 struct Arriving<'a> {
     v: &'a Vector,
@@ -39,6 +46,38 @@ impl Walk<'_> {
         rescale: Option<&(i32, Scaling)>,
         layer: Option<&Layer>,
     ) -> Result<(), Fault> {
+        let mut carried = Carried::default();
+        self.carry(v, nest, [from, to], rescale, layer, &mut carried)?;
+        self.put(v.output.space, carried)
+    }
+
+    /// Carries the rows of a gather, each of `inner` elements, from where they are to where they come. All are read before one is
+    /// written, as the rule of a place of its own for the result asks.
+    pub(crate) fn gather_rows(
+        &mut self,
+        v: &Vector,
+        inner: u32,
+        rows: impl Iterator<Item = [i64; 2]>,
+        layer: Option<&Layer>,
+    ) -> Result<(), Fault> {
+        let mut carried = Carried::default();
+        for [from, to] in rows {
+            let place = [from * i64::from(inner), to * i64::from(inner)];
+            self.carry(v, &[(u64::from(inner), 1, 1)], place, None, layer, &mut carried)?;
+        }
+        self.put(v.output.space, carried)
+    }
+
+    /// Reads what a loop nest carries from element `from` to element `to`.
+    fn carry(
+        &mut self,
+        v: &Vector,
+        nest: &Nest,
+        [from, to]: [i64; 2],
+        rescale: Option<&(i32, Scaling)>,
+        layer: Option<&Layer>,
+        carried: &mut Carried,
+    ) -> Result<(), Fault> {
         let [input] = v.inputs.as_slice() else { return Err(Rule::Operands.violation(1, v.inputs.len())) };
         if rescale.is_none() && input.dtype != v.output.dtype {
             return Err(
@@ -47,8 +86,6 @@ impl Walk<'_> {
         }
         let pieces = self.source(input, nest, from)?;
         let arriving = Arriving { v, input, pieces: &pieces, rescale, layer };
-        let mut read: Vec<(u64, u64)> = Vec::new();
-        let mut written = Written::new();
         let (inner, outer) = match nest.split_last() {
             Some((&(extent, 1, 1), outer)) => (extent, outer),
             _ => (1, nest),
@@ -62,7 +99,7 @@ impl Walk<'_> {
             }
             while left > 0 {
                 self.spend(1)?;
-                let count = self.copy_elements(&arriving, [source, target], left, &mut read, &mut written)?;
+                let count = self.copy_elements(&arriving, [source, target], left, carried)?;
                 source += count.cast_signed();
                 target += count.cast_signed();
                 left -= count;
@@ -71,7 +108,7 @@ impl Walk<'_> {
             index[axis] += 1;
             index[axis + 1..].fill(0);
         }
-        self.put(v.output.space, read, written)
+        Ok(())
     }
 
     /// Carries elements from `source` on to `target` on, at most `left` and as many as one stretch of both holds; how many.
@@ -80,8 +117,7 @@ impl Walk<'_> {
         arriving: &Arriving<'_>,
         [source, target]: [i64; 2],
         left: u64,
-        read: &mut Vec<(u64, u64)>,
-        written: &mut Written,
+        Carried { read, written }: &mut Carried,
     ) -> Result<u64, Fault> {
         let Arriving { v, input, pieces, rescale, layer } = *arriving;
         let (size, out_size) = (input.dtype.bytes() as u64, v.output.dtype.bytes() as u64);
@@ -146,10 +182,15 @@ impl Walk<'_> {
     }
 
     /// Stores what was written, none of it over elements that were read.
-    fn put(&mut self, space: Space, mut read: Vec<(u64, u64)>, written: Written) -> Result<(), Fault> {
+    fn put(&mut self, space: Space, Carried { mut read, written }: Carried) -> Result<(), Fault> {
         // What lies between the elements read was not read.
         self.in_place = true;
         read.sort_unstable();
+        read.dedup_by(|next, last| {
+            let meets = next.0 <= last.1;
+            last.1 = if meets { last.1.max(next.1) } else { last.1 };
+            meets
+        });
         for (start, end, value) in written {
             let next = read.partition_point(|&(_, to)| to <= start);
             let apart = read.get(next).is_none_or(|&(from, _)| from >= end);

@@ -8,7 +8,7 @@ use crate::contents::Value;
 use crate::matrix::same_finish;
 use crate::rule::{Fault, Operand, Rule};
 use crate::values::require_defined;
-use crate::vector::check_scaling;
+use crate::vector::{check_scaling, is_disjoint, same_place};
 use crate::walk::Walk;
 
 /// The stretch an instruction states.
@@ -56,8 +56,10 @@ impl Walk<'_> {
             let stretch = format_args!("{:?} over {:?}", claim.shape, claim.axes);
             return Err(Rule::Stretches.violation(format_args!("a stretch of {} elements", sizes(operand)), stretch));
         }
-        // Running results are read before they are written; the operand is not.
-        self.in_place = crate::vector::is_disjoint(operand, &v.output, self.machine().word());
+        // Each running result is read before what takes its own place is written, but not before what is written elsewhere.
+        let word = self.machine().word();
+        let apart = |view: &View| is_disjoint(view, &v.output, word);
+        self.in_place = apart(operand) && v.inputs[1..].iter().all(|sums| apart(sums) || same_place(sums, &v.output));
         let output_type = running(claim.kind, operand.dtype);
         let typed = !claim.partial || v.output.dtype == output_type;
         if !typed || v.inputs.get(1).is_some_and(|sums| sums.dtype != output_type) {

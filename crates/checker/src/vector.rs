@@ -35,12 +35,11 @@ impl Walk<'_> {
             VectorOp::Gather { extent, inner, indices, .. } => {
                 self.require_pixels_defined(&v.inputs[0]).map_err(|fault| fault.of_operand(Operand::Input(0)))?;
                 let count = indices.len() as u32;
-                for row in v.first_row..v.first_row + v.rows {
+                let rows = (v.first_row..v.first_row + v.rows).map(|row| {
                     let source = (row / count) * extent + indices[(row % count) as usize];
-                    let (from, to) = (i64::from(source) * i64::from(*inner), i64::from(row) * i64::from(*inner));
-                    self.transport(v, &[(u64::from(*inner), 1, 1)], from, to, None, layer)?;
-                }
-                Ok(())
+                    [source, row].map(i64::from)
+                });
+                self.gather_rows(v, *inner, rows, layer)
             }
             VectorOp::Fill { .. } | VectorOp::Float { function: FloatFunction::Constant(_), .. } => {
                 let value = match op {
@@ -493,7 +492,7 @@ pub(crate) fn is_disjoint(one: &View, other: &View, word: usize) -> bool {
 }
 
 /// Whether every element of one lies where that of the other does.
-fn same_place(one: &View, other: &View) -> bool {
+pub(crate) fn same_place(one: &View, other: &View) -> bool {
     let size = one.dtype.bytes() == other.dtype.bytes();
     size && *one == View { dtype: one.dtype, origin: one.origin, ..*other }
 }

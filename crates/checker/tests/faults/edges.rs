@@ -6,6 +6,7 @@ use tpuflow_ir::{BinaryKind, DType, Descriptor, Instruction, Program, Real, Spac
 
 use super::aimed::{compiled, fpga, half, halves, refused};
 use super::{joined, moves, subject, tiny};
+use crate::common::wild::long_lines;
 use crate::common::{Net, window};
 
 /// Puts instructions in place of the last one that `is` accepts; what waits for it waits for the last of them.
@@ -294,6 +295,55 @@ fn moves_write_no_element_they_leave_out() {
     assert!(tried > 0);
     assert_eq!(refused(&graph, &wrong).rule, Rule::Undefined);
     assert_eq!(check_rules(&wrong).unwrap_err()[0].rule, Rule::Undefined);
+}
+
+/// A gather reads all its rows before it writes one, whichever order a machine takes them in: rows in place of others are refused.
+#[test]
+fn gathers_write_no_row_they_read_later() {
+    let mut net = Net::new(9);
+    let x = net.input(&[2, 32]);
+    let y = net.gather(x, 0, &[1, 0]);
+    let graph = net.finish(&[y]);
+    let sound = compiled(&graph, &fpga(), 1);
+    let mut wrong = sound.clone();
+    let gather = wrong.instructions.iter_mut().find_map(|instruction| match &mut instruction.work {
+        Work::Vector(v) => Some(v),
+        _ => None,
+    });
+    let gather = gather.unwrap();
+    let (from, to) = (gather.inputs[0].address, gather.output.address);
+    gather.output.address = from;
+    for instruction in &mut wrong.instructions {
+        if let Work::Transfer(t) = &mut instruction.work
+            && t.direction == Direction::Store
+        {
+            assert_eq!(t.local_address, to);
+            t.local_address = from;
+        }
+    }
+    assert_eq!(check_rules(&sound), Ok(()));
+    assert_eq!(check_rules(&wrong).unwrap_err()[0].rule, Rule::InPlace);
+    assert_eq!(refused(&graph, &wrong).rule, Rule::InPlace);
+}
+
+/// A step of a reduction may take the place of the running results it goes on with, each its own, but of no other.
+#[test]
+fn running_results_take_their_own_places() {
+    let sound = subject("edges", &long_lines(1, None), &tiny(), 5).unwrap().program;
+    let mut tried = 0;
+    for at in 0..sound.instructions.len() {
+        let mut wrong = sound.clone();
+        let Work::Vector(v) = &mut wrong.instructions[at].work else { continue };
+        let Descriptor::Vector(VectorOp::Reduce { partial: true, .. }) = sound.descriptors[v.descriptor.index()] else {
+            continue;
+        };
+        let Some(sums) = v.inputs.get(1).filter(|sums| sums.channels > 1) else { continue };
+        v.output.address = sums.address + sums.dtype.bytes() as u64;
+        let found = check_rules(&wrong).unwrap_err();
+        assert!(found.iter().any(|violation| violation.rule == Rule::InPlace), "instruction {at}: {}", found[0]);
+        tried += 1;
+    }
+    assert!(tried > 0);
 }
 
 /// Indices may be found one by one, as channels of a single pixel, each that of its own pixel of the operand.
