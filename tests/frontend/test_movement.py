@@ -77,6 +77,16 @@ CASES: dict[str, tuple[list[Node], dict[str, Any], dict[str, int]]] = {
         {"s": integers(2, 3, 4, 5)},
         {"ReduceMax": 1, "Add": 1},
     ),
+    "expand by leading axes before a choice": (
+        [("Expand", "x s", "e"), ("Where", "c e k", "z")],
+        {"s": integers(1, 1, 2, 3, 4, 5), "c": array(2, 1, 4, 5) > 0, "k": -1e9},
+        {"Reshape": 1, "Where": 1},
+    ),
+    "expand by more than its reader": (
+        [("Expand", "x s", "e"), ("Where", "c e k", "z")],
+        {"s": integers(2, 2, 3, 4, 5), "c": array(4, 5) > 0, "k": -1e9},
+        {"Expand": 1, "Where": 1},
+    ),
     "tile": ([("Tile", "x r", "z")], {"r": integers(1, 2, 1, 3)}, {"Tile": 1}),
     "tile once": ([("Tile", "x r", "a"), ("Neg", "a", "z")], {"r": integers(1, 1, 1, 1)}, {"Neg": 1}),
     "pad of nothing": ([("Pad", "x p", "a"), ("Neg", "a", "z")], {"p": integers(*[0] * 8)}, {"Neg": 1}),

@@ -432,6 +432,44 @@ def test_choice_by_a_constant_condition() -> None:
     assert made.operators[-1] == "select"
 
 
+@pytest.mark.parametrize(
+    ("given", "condition", "varies", "written"),
+    [
+        ((1, 6, 1, 10), (6, 9, 10), (6, 9, 10), []),
+        ((1, 1, 9, 1), (1, 6, 9, 10), (1, 6, 9, 10), []),
+        ((6, 1, 10), (2, 1, 9, 1), (2, 1, 9, 1), []),
+        ((10,), (6, 9, 1), (6, 9, 1), []),
+        ((1, 6, 1, 10), (6, 9, 10), (6, 1, 10), ["rearrange"]),
+    ],
+)
+def test_what_is_chosen_from_is_broadcast_by_the_choice(
+    given: tuple[int, ...], condition: tuple[int, ...], varies: tuple[int, ...], written: list[str]
+) -> None:
+    """It is written out only where no operand shows an axis: the condition is the same all along it."""
+    pattern = np.broadcast_to(np.random.default_rng(1).random(varies) > 0.4, condition)
+
+    def make(b: Builder, x: str) -> str:
+        return b.node("Where", b.constant(pattern), b.node("Tanh", x), b.constant(constant(0.5)))
+
+    assert whole_before_the_last(network(make, given)) == written
+
+
+def whole_before_the_last(made: Quantized) -> list[str]:
+    """Operators of the layers before the last that have as many elements as the last."""
+    sizes = [math.prod(made.graph.tensors[layer.output].shape) for layer in made.graph.layers]
+    return [name for name, size in zip(made.operators[:-1], sizes, strict=False) if size == sizes[-1]]
+
+
+def test_both_that_are_chosen_from_are_broadcast() -> None:
+    condition = np.random.default_rng(1).random((6, 9, 1)) > 0.4
+
+    def make(b: Builder, x: str) -> str:
+        high, low = (b.node("ReduceMax", x, axes=[axis]) for axis in (2, 3))
+        return b.node("Where", b.constant(condition), high, low)
+
+    assert whole_before_the_last(network(make)) == []
+
+
 def test_rows_of_a_table() -> None:
     b = Builder("table")
     b.output(b.node("Gather", b.spread(20, 8), b.input("ids", [1, 5], TensorProto.INT64), axis=0))

@@ -263,18 +263,27 @@ def plain_expand(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 
 def needless_expand(node: ir.Node, emit: Emitter) -> ir.Value | None:
-    """Lets an operator broadcast by itself what an Expand in front of it broadcasts."""
+    """Lets an operator broadcast by itself what an Expand in front of it broadcasts.
+
+    Leading axes of size 1 that only the Expand adds become those of a Reshape.
+    """
     y = shape_of(node.outputs[0])
-    operands = list(node.inputs)
-    for index, value in enumerate(operands):
+    for index, value in enumerate(node.inputs):
         expand = produced_by(value, "Expand")
-        if expand is None or y is None:
+        source = None if expand is None else expand.inputs[0]
+        if source is None or y is None:
             continue
-        operands[index] = expand.inputs[0]
-        shapes = [shape_of(operand) for operand in operands]
-        if all(shape is not None for shape in shapes) and np.broadcast_shapes(*filter(None, shapes)) == y:
-            return emit(node.op_type, *operands)
-        operands[index] = value
+        operands = [*node.inputs[:index], source, *node.inputs[index + 1 :]]
+        shapes = [shape for operand in operands if (shape := shape_of(operand)) is not None]
+        if len(shapes) < len(operands):
+            continue
+        broadcast = np.broadcast_shapes(*shapes)
+        if (1,) * (len(y) - len(broadcast)) + broadcast != y:
+            continue
+        if len(broadcast) < len(y):
+            own = shapes[index]
+            operands[index] = emit.reshape(source, (1,) * (len(y) - len(own)) + own, "shape")
+        return emit(node.op_type, *operands)
     return None
 
 

@@ -23,8 +23,11 @@ from tpuflow.lowering.registry import UnsupportedNodeError, lowers
 from tpuflow.lowering.view import View
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import onnx_ir as ir
 
+    from tpuflow.lowering.layout import Shape
     from tpuflow.lowering.lowering import Lowering
     from tpuflow.lowering.plan import Step
     from tpuflow.lowering.scheme import Quant
@@ -191,19 +194,25 @@ def _broadcast(
     for value in values:
         if value is None:
             raise UnsupportedNodeError("an operand is left out")
-        stored = context.stored[value]
-        missing = len(out) - len(stored.view.shape)
-        padded = View(((),) * missing + stored.view.axes, stored.view.offset)
-        shape = tuple(padded.shape[axis] for axis in order)
-        if not (
-            padded == View.dense(padded.shape, order)
-            and _without_leading_ones(stored.shape) == _without_leading_ones(shape)
-        ):
-            own = [axis - missing for axis in order if axis >= missing]
-            stored = context.rearrange(value, own, shape)
-        placed.append(StoredValue(stored.tensor, shape, padded, stored.quant))
+        placed.append(_ordered(context, value, context.stored[value], out, order))
     shape = tuple(out[axis] for axis in order)
     return placed[0], placed[1], shape, View.dense(out, order)
+
+
+def _ordered(
+    context: Lowering, value: ir.Value, stored: StoredValue, out: Shape, order: Sequence[int]
+) -> StoredValue:
+    """A value as a tensor with the axes of `out` in an order, of extent 1 where it is broadcast."""
+    missing = len(out) - len(stored.view.shape)
+    padded = View(((),) * missing + stored.view.axes, stored.view.offset)
+    shape = tuple(padded.shape[axis] for axis in order)
+    if not (
+        padded == View.dense(padded.shape, order)
+        and _without_leading_ones(stored.shape) == _without_leading_ones(shape)
+    ):
+        own = [axis - missing for axis in order if axis >= missing]
+        stored = context.rearrange(value, own, shape, stored=stored)
+    return StoredValue(stored.tensor, shape, padded, stored.quant)
 
 
 def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -299,24 +308,40 @@ def select(context: Lowering, step: Step) -> None:
     order = natural_order(context.stored[anchor_value].view.expand(out))
     shape = tuple(out[axis] for axis in order)
     view = View.dense(out, order)
-    choices: list[int] = []
-    for value in node.inputs[1:]:
-        if value is None:
-            raise UnsupportedNodeError("an operand is left out")
-        array = float_constant(value)
-        if array is not None:
-            placed = laid_out(array, shape, view)
-            choices.append(context.constant(value.name or "choice", target.codes(placed), target))
-            continue
-        stored = context.requantize(value, target)
-        spread = replace(stored, view=stored.view.expand(out))
-        choices.append(context.rearrange(value, order, stored=spread).tensor)
+    choices = [value for value in node.inputs[1:] if value is not None]
+    if node.inputs[0] is None or len(choices) < len(node.inputs) - 1:
+        raise UnsupportedNodeError("an operand is left out")
+    constants = {
+        index: laid_out(array, shape, view)
+        for index, array in enumerate(float_constant(value) for value in choices)
+        if array is not None
+    }
     if condition is not None:
         mask = laid_out((condition != 0).astype(np.float64), shape, view)
-        chosen = context.constant(f"{step.output.name}/condition", mask.astype(np.int8))
-    elif node.inputs[0] is not None:
-        chosen = context.truths(node.inputs[0], order, out)
+        chosen, extents = context.constant(f"{step.output.name}/condition", mask.astype(np.int8)), mask.shape
     else:
-        raise UnsupportedNodeError("the condition is left out", "condition")
-    op = Op.select(condition=chosen, a=choices[0], b=choices[1])
+        chosen, extents = context.truths(node.inputs[0], order, out), shape
+    # Constants do not show the axes along which they repeat: then some other operand has to.
+    operands = [constants[n].shape if n in constants else _extents(v, order) for n, v in enumerate(choices)]
+    whole = _without_leading_ones(np.broadcast_shapes(extents, *operands)) == _without_leading_ones(shape)
+    tensors: list[int] = []
+    for index, value in enumerate(choices):
+        if index in constants:
+            codes = target.codes(constants[index])
+            tensors.append(context.constant(value.name or "choice", codes, target))
+            continue
+        stored = context.requantize(value, target)
+        if whole:
+            tensors.append(_ordered(context, value, stored, out, order).tensor)
+            continue
+        spread = replace(stored, view=stored.view.expand(out))
+        tensors.append(context.rearrange(value, order, stored=spread).tensor)
+    op = Op.select(condition=chosen, a=tensors[0], b=tensors[1])
     context.emit(step, op, shape, view, target)
+
+
+def _extents(value: ir.Value, order: Sequence[int]) -> Shape:
+    """Extents of a value along the axes of a result in an order, 1 where it is broadcast."""
+    own = shape_of(value)
+    own = (1,) * (len(order) - len(own)) + own
+    return tuple(own[axis] for axis in order)
