@@ -460,6 +460,19 @@ def whole_before_the_last(made: Quantized) -> list[str]:
     return [name for name, size in zip(made.operators[:-1], sizes, strict=False) if size == sizes[-1]]
 
 
+def test_what_is_broadcast_is_put_in_the_order_of_the_reader() -> None:
+    """Not the result, which is larger."""
+    condition = np.random.default_rng(1).random((9, 10)) > 0.4
+
+    def make(b: Builder, x: str) -> str:
+        stored = b.node("Softmax", x, axis=1)  # with this axis last
+        chosen = b.node("Where", b.constant(condition), stored, b.constant(constant(0.5)))
+        turned = b.node("Transpose", chosen, perm=[0, 1, 3, 2])
+        return b.node("MatMul", turned, b.spread(9, 9))
+
+    assert whole_before_the_last(network(make, (1, 6, 9, 1))) == ["select"]
+
+
 def test_both_that_are_chosen_from_are_broadcast() -> None:
     condition = np.random.default_rng(1).random((6, 9, 1)) > 0.4
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tpuflow.lowering import scheme
 from tpuflow.lowering.fixed_point import saturating
 from tpuflow.lowering.grids import FURTHER
-from tpuflow.lowering.layout import StoredValue, natural_order
+from tpuflow.lowering.layout import StoredValue, input_order, natural_order
 from tpuflow.lowering.nodes import float_constant, is_constant, shape_of
 from tpuflow.lowering.operators import Op
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
@@ -305,7 +305,7 @@ def select(context: Lowering, step: Step) -> None:
     target = context.grids.target(step)
     computed = [value for value in node.inputs if value is not None and not is_constant(value)]
     anchor_value = max(computed, key=lambda value: math.prod(shape_of(value)))
-    order = natural_order(context.stored[anchor_value].view.expand(out))
+    order = _spread_order(step.output, context.stored[anchor_value].view.expand(out))
     shape = tuple(out[axis] for axis in order)
     view = View.dense(out, order)
     choices = [value for value in node.inputs[1:] if value is not None]
@@ -338,6 +338,17 @@ def select(context: Lowering, step: Step) -> None:
         tensors.append(context.rearrange(value, order, stored=spread).tensor)
     op = Op.select(condition=chosen, a=tensors[0], b=tensors[1])
     context.emit(step, op, shape, view, target)
+
+
+def _spread_order(value: ir.Value, view: View) -> Shape:
+    """The axis order of a result whose largest operand lies as `view`.
+
+    A repeated operand is smaller than the result: to put it in the order that a reader wants takes less than
+    to rearrange the result.
+    """
+    wanted = input_order(value)
+    repeated = any(extent > 1 and step == 0 for loops in view.axes for extent, step in loops)
+    return wanted if repeated and wanted != tuple(range(len(wanted))) else natural_order(view)
 
 
 def _extents(value: ir.Value, order: Sequence[int]) -> Shape:
