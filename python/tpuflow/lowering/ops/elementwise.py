@@ -194,12 +194,12 @@ def _broadcast(
     for value in values:
         if value is None:
             raise UnsupportedNodeError("an operand is left out")
-        placed.append(_ordered(context, value, context.stored[value], out, order))
+        placed.append(_operand_in_order(context, value, context.stored[value], out, order))
     shape = tuple(out[axis] for axis in order)
     return placed[0], placed[1], shape, View.dense(out, order)
 
 
-def _ordered(
+def _operand_in_order(
     context: Lowering, value: ir.Value, stored: StoredValue, out: Shape, order: Sequence[int]
 ) -> StoredValue:
     """A value as a tensor with the axes of `out` in an order, of extent 1 where it is broadcast."""
@@ -332,7 +332,7 @@ def select(context: Lowering, step: Step) -> None:
             continue
         stored = context.requantize(value, target)
         if whole:
-            tensors.append(_ordered(context, value, stored, out, order).tensor)
+            tensors.append(_operand_in_order(context, value, stored, out, order).tensor)
             continue
         spread = replace(stored, view=stored.view.expand(out))
         tensors.append(context.rearrange(value, order, stored=spread).tensor)
