@@ -156,7 +156,10 @@ fn vector(program: &Program, v: &Vector) -> Result<(), Fault> {
             rows(v.first_row, v.rows, dims[0].into())
         }
         VectorOp::Gather { outer, extent, inner, indices } => {
-            let counted = outer.checked_mul(*extent).is_some();
+            // Rows of the operand and of the result, and elements below the limit of moves.
+            let near = |rows: u64| rows * u64::from(*inner) < 1 << 48;
+            let rows_of = |count: u64| u64::from(*outer).checked_mul(count).filter(|&rows| rows <= u32::MAX.into());
+            let counted = [u64::from(*extent), indices.len() as u64].iter().all(|&n| rows_of(n).is_some_and(near));
             let loops = counted && *outer > 0 && *inner > 0 && indices.iter().all(|index| index < extent);
             Rule::Loops.require(loops, "indices inside their axis", format_args!("{indices:?} of {extent}"))?;
             single("a gather of")?;

@@ -80,7 +80,7 @@ CHANNELS_LAST = frozenset(
 
 
 def input_order(value: ir.Value) -> Shape:
-    """The axis order in which a network input is stored: what the first consumer that cares wants.
+    """The axis order in which to store a value that has none yet: what the first consumer that cares wants.
 
     Consumers are asked depth first, without recursion: networks may be deeper than Python's stack. Behind a
     Transpose nobody else is asked: dense behind it is better than dense in front of it.

@@ -55,6 +55,23 @@ fn refused(graph: &Graph, program: &Program, rules: &[Rule]) {
     holds(check_rules(program));
 }
 
+/// Elements beyond all memories are refused before anybody counts bytes to them.
+#[test]
+fn rows_of_gathers_lie_in_some_memory() {
+    let mut net = Net::new(4);
+    let x = net.input(&[4, 32]);
+    let y = net.gather(x, 0, &[2, 0]);
+    let graph = net.finish(&[y]);
+    let mut program = compiled(&graph, &fpga(), 1);
+    for descriptor in &mut program.descriptors {
+        if let Descriptor::Vector(VectorOp::Gather { extent, inner, indices, .. }) = descriptor {
+            (*extent, *inner) = (u32::MAX, u32::MAX);
+            indices.fill(u32::MAX - 1);
+        }
+    }
+    refused(&graph, &program, &[Rule::Loops]);
+}
+
 /// Steps grow with the rows that a gather brings, not with their square: these many are within the limit.
 #[test]
 fn gathers_of_many_rows_are_followed() {
