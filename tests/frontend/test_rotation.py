@@ -53,6 +53,21 @@ HALVES: list[Node] = [
 ]
 
 
+def test_constant_sines_take_the_signs() -> None:
+    constants = {
+        name: np.array([number]) for name, number in (("zero", 0), ("half", 4), ("end", 8), ("last", -1))
+    }
+    sines = np.sin(np.linspace(-2.0, 2.0, 24, dtype=np.float32)).reshape(3, 1, 8)
+    nodes: list[Node] = [*HALVES, ("Concat", "n b", "r", {"axis": -1}), ("Mul", "r s", "y")]
+    proto = graph(nodes, {"x": [1, 3, 2, 8]}, ["y"], {**constants, "s": sines})
+    loaded = tpuflow.load(ir.from_proto(proto))
+    assert not {"Neg", "Concat"} & set(operators(loaded))
+    feed = {"x": array(1, 3, 2, 8, seed=1)}
+    np.testing.assert_array_equal(
+        FloatSession(loaded.model).run(feed)["y"], FloatSession(proto).run(feed)["y"]
+    )
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_half_rotations_need_no_negation(*, swapped: bool) -> None:
     shape = [1, 3, 1, 8]

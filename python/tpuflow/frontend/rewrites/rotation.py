@@ -3,9 +3,10 @@
     Concat(-b, a) * s                     ->  Concat(b, a) * (s * [-1 ..., 1 ...])
     Concat(x[half:], x[:half])            ->  the two halves of x in reverse order, which is a view
 
-`s` is a function of positions alone, so `tables` takes the signs into its rows: what is rotated needs no
-negation of its own. Of nothing else are signs moved: elsewhere a product would have another range. The rules
-come before those of tables, so that what rotates queries and keys of all layers becomes one table.
+`s` is constant or a function of positions alone, so that the signs go into its elements or, by `tables`,
+into its rows: what is rotated needs no negation of its own. Of nothing else are signs moved, as they would
+need a layer there. The rules come before those of tables, so that what rotates queries and keys of all
+layers becomes one table.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpuflow.frontend.rewrites.tables import is_function
-from tpuflow.frontend.values import integers_of, produced_by, shape_of, sole_user
+from tpuflow.frontend.values import array_of, integers_of, produced_by, shape_of, sole_user, steps_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -26,14 +27,16 @@ __all__ = ["RULES"]
 
 
 def signs_in_table(node: ir.Node, emit: Emitter) -> ir.Value | None:
-    """Multiplies what depends on positions alone by the signs of parts of the other operand."""
+    """Multiplies a constant or what depends on positions alone by the signs of parts of the other operand."""
     for place in range(2):
         rotated, factor = node.inputs[place], node.inputs[1 - place]
         parts, shape = produced_by(rotated, "Concat"), shape_of(rotated)
         if parts is None or rotated is None or factor is None or not shape or not sole_user(rotated):
             continue
         negated = [produced_by(part, "Neg") for part in parts.inputs]
-        if not any(negated) or shape_of(node.outputs[0]) != shape or not is_function(factor):
+        if not any(negated) or shape_of(node.outputs[0]) != shape:
+            continue
+        if not _takes_signs(factor):
             continue
         axis = parts.attributes.get_int("axis", 0) % len(shape)
         extents = [(shape_of(part) or shape)[axis] for part in parts.inputs]
@@ -46,6 +49,11 @@ def signs_in_table(node: ir.Node, emit: Emitter) -> ir.Value | None:
         signed = emit("Mul", factor, emit.constant(signs, "signs", like=factor), label="signed")
         return emit("Mul", whole, signed)
     return None
+
+
+def _takes_signs(factor: ir.Value) -> bool:
+    """Whether signs need no layer: in constants, but for those on a stated grid, and tables of positions."""
+    return is_function(factor) if array_of(factor) is None else steps_of(factor) is None
 
 
 def in_reverse(x: ir.Value, axis: int, emit: Emitter) -> ir.Value:
