@@ -18,7 +18,9 @@ from tpuflow.frontend import FloatModel, FloatSession, specialize
 POSITIONS = 12
 
 
-def rotated(nodes: list[Node], *, shape: list[int], width: int) -> tuple[onnx.ModelProto, FloatModel]:
+def rotated(
+    nodes: list[Node], *, shape: list[int], width: int, more: dict[str, Any] | None = None
+) -> tuple[onnx.ModelProto, FloatModel]:
     """`nodes` make `y` of `x` and of sines `s` of positions `p` below a bound."""
     angles: list[Node] = [
         ("Cast", "p", "f", {"to": TensorProto.FLOAT}),
@@ -29,6 +31,7 @@ def rotated(nodes: list[Node], *, shape: list[int], width: int) -> tuple[onnx.Mo
         name: np.array([number])
         for name, number in (("zero", 0), ("half", width // 2), ("end", width), ("last", -1))
     }
+    constants |= more or {}
     proto = graph(
         [*angles, *nodes], {"x": shape, "p": [1, 1]}, ["y"], constants, types={"p": TensorProto.INT64}
     )
@@ -63,6 +66,50 @@ def test_constant_sines_take_the_signs() -> None:
     loaded = tpuflow.load(ir.from_proto(proto))
     assert not {"Neg", "Concat"} & set(operators(loaded))
     feed = {"x": array(1, 3, 2, 8, seed=1)}
+    np.testing.assert_array_equal(
+        FloatSession(loaded.model).run(feed)["y"], FloatSession(proto).run(feed)["y"]
+    )
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_rotations_of_neighbors_need_no_negation(*, constant: bool) -> None:
+    shape = [1, 3, 2, 8]
+    pairs: list[Node] = [
+        ("Slice", "x zero end last two", "b"),
+        ("Slice", "x one end last two", "c"),
+        ("Neg", "c", "n"),
+        ("Unsqueeze", "n last", "u"),
+        ("Unsqueeze", "b last", "v"),
+        ("Concat", "u v", "r", {"axis": -1}),
+        ("Reshape", "r whole", "g"),
+        ("Mul", "g w" if constant else "g s", "m"),
+        ("Add", "m s", "y"),
+    ]
+    numbers = {"one": np.array([1]), "two": np.array([2]), "whole": np.array(shape)}
+    proto, loaded = rotated(pairs, shape=shape, width=8, more=numbers)
+    assert not {"Neg", "Concat"} & set(operators(loaded))
+    compared(proto, loaded, shape)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "views"), [(0, 1, False), (1, 0, True), (1, 1, False), (2, 0, False)]
+)
+def test_only_exchanged_neighbors_become_a_view(first: int, second: int, *, views: bool) -> None:
+    numbers = {"last": np.array([-1]), "two": np.array([2]), "end": np.array([8]), "ones": np.array([8, 9])}
+    starts = {"a": np.array([first]), "b": np.array([second])}
+    ends = {"c": np.array([first + 6]), "d": np.array([second + 6])}
+    nodes: list[Node] = [
+        ("Slice", "x a c last two", "p"),
+        ("Slice", "x b d last two", "q"),
+        ("Unsqueeze", "p last", "u"),
+        ("Unsqueeze", "q last", "v"),
+        ("Concat", "u v", "z", {"axis": -1}),
+        ("Relu", "z", "y"),
+    ]
+    proto = graph(nodes, {"x": [1, 2, 8 if first == 2 else 6]}, ["y"], {**numbers, **starts, **ends})
+    loaded = tpuflow.load(ir.from_proto(proto))
+    assert (operators(loaded)["Concat"] == 0) == views
+    feed = {"x": array(1, 2, 8 if first == 2 else 6, seed=3)}
     np.testing.assert_array_equal(
         FloatSession(loaded.model).run(feed)["y"], FloatSession(proto).run(feed)["y"]
     )
