@@ -11,7 +11,8 @@
 
 use tpuflow_ir::{Machine, TensorId, timing};
 
-use super::chain::{Chains, first_load_cycles, lead};
+use super::chain::Chains;
+use super::moments::{first_load_cycles, lead};
 use super::work::{Work, reads_all};
 use super::{Every, moves, split};
 

@@ -28,6 +28,8 @@ pub(super) struct Work {
     pub weights: u64,
     /// Cycles for all channels of one pixel: slots of the array, or of the pooling unit for one word.
     pub least: u64,
+    /// Slots of the array behind that pixel in which none enters.
+    pub empty: u64,
     /// Words read and written in the shared cache.
     pub words: u64,
 }
@@ -95,8 +97,8 @@ impl LiveGraph<'_> {
         let fewest = tiles.iter().min().copied().unwrap_or(0);
         let first = fewest * timing::tiles_per_block(input.dtype, right.dtype);
         work.first = first.saturating_sub(1) * timing::tile_slots(1, machine) * phases;
-        let idle = (timing::tile_slots(1, machine) - 1) * phases;
-        work.least = blocks * passes * timing::tile_slots(1, machine) - idle;
+        work.empty = (timing::tile_slots(1, machine) - 1) * phases;
+        work.least = blocks * passes * timing::tile_slots(1, machine) - work.empty;
         if let Elements::Some(there) = self.live.needed(output) {
             let fewest = if linear.is_grouped() { 1 } else { fewest };
             work.array = fewest * passes * some_slots(there, linear, machine);

@@ -5,7 +5,10 @@ use crate::hand::{finish, keep_constants, run, serial};
 use tpuflow_bounds::bounds;
 use tpuflow_checker::{Rule, check};
 use tpuflow_ir::isa::{Codes, Direction, Matrix, MatrixDescriptor, Weights};
-use tpuflow_ir::{Arithmetic, DType, Descriptor, DescriptorId, Graph, Machine, Op, Program, Space, Unit, Work};
+use tpuflow_ir::{
+    Arithmetic, BinaryKind, DType, Descriptor, DescriptorId, Graph, Machine, Op, Program, Space, Unit, Work,
+};
+use tpuflow_scheduler::{Options as ScheduleOptions, schedule_by};
 use tpuflow_simulator::{Options, simulate};
 
 fn asic() -> Machine {
@@ -93,6 +96,29 @@ fn what_is_computed_twice_makes_no_program_shorter() {
     finish(&mut program);
     let cycles = run(&graph, &program);
     assert!(cycles >= bounds(&graph, &asic()).whole.binding().1 && once > 0);
+}
+
+/// An instruction behind another one need not set the array up, be it for a layer that nobody needs.
+#[test]
+fn layers_nobody_needs_keep_the_array_set_up() {
+    let machine = common::tiny(32);
+    let mut net = Net::new(1);
+    let x = net.input(&[1, 3, 3, 3]);
+    let x = net.average_pool(x, common::window(3, 1, 0), true);
+    let x = net.rescale(x);
+    let unneeded = net.conv(x, 3, common::window(1, 1, 0), 3);
+    net.conv(unneeded, 4, common::window(1, 1, 0), 1);
+    let shift = net.constant_like(x, &[1, 1, 1, 1]);
+    let x = net.binary(BinaryKind::Add, x, shift);
+    let y = net.conv(x, 2, common::window(3, 1, 2), 1);
+    let graph = net.finish(&[y]);
+    let untraced = Options { values: false, ..Options::default() };
+    let timing = |program: &Program| Some(simulate(program, &[], &untraced).ok()?.cycles);
+    let options = ScheduleOptions { level: 5, ..ScheduleOptions::default() };
+    let program = schedule_by(&graph, &machine, &options, &timing).unwrap();
+    let (cycles, bound) = (run(&graph, &program), bounds(&graph, &machine).whole.binding().1);
+    let setup = machine.control.issue_cold + machine.array.setup - machine.control.issue;
+    assert!(cycles >= bound && cycles < bound + setup, "{cycles}, {bound}, {setup}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod counters;
 mod exhaustive;
 mod hand;
 mod hand_counted;
+mod heads;
 mod recorded;
 mod search;
 mod tight;
