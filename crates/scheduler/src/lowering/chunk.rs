@@ -109,36 +109,43 @@ impl Lowering<'_> {
     }
 
     /// The same for tokens, `length` rows for each matrix of a stack: pieces begin anew with each matrix and where the array's
-    /// halves of it meet. First halves of all matrices come first, so that what follows can begin with the first tokens.
+    /// halves or tiles of it meet. First halves of all matrices come first, so that what follows can begin with the first tokens.
     fn pieces_of_tokens(&self, rows: Range<u32>, length: u32, piece: u32) -> Vec<Range<u32>> {
         let middle = self.shrunk(length, 1).filter(|_| self.is_halved(length, 1));
         if piece >= length && middle.is_none() {
             return slices(rows, piece / length * length).collect();
         }
-        let piece = if middle.is_some() { piece } else { self.suited(length, 1, piece) };
-        let halves = [0..middle.unwrap_or(length), middle.unwrap_or(length)..length];
-        let even = |part: u32| if middle.is_some() { part.div_ceil(part.div_ceil(piece)) } else { piece };
-        let mut pieces = Vec::new();
-        for half in halves.into_iter().filter(|half| !half.is_empty()) {
-            for matrix in rows.start / length..rows.end.div_ceil(length) {
-                let at = |token: u32| (matrix * length + token).clamp(rows.start, rows.end);
-                let part = at(half.start)..at(half.end);
-                if !part.is_empty() {
-                    pieces.extend(slices(part.clone(), even(part.end - part.start)));
-                }
-            }
+        let of_matrix = |matrix: u32, tokens: &Range<u32>, piece: u32| {
+            let at = |token: u32| (matrix * length + token).clamp(rows.start, rows.end);
+            let part = at(tokens.start)..at(tokens.end);
+            // About as long, and even.
+            let even = part.len() as u32;
+            slices(part, even.div_ceil(even.div_ceil(piece).max(1)).max(1)).collect::<Vec<_>>()
+        };
+        let matrices = rows.start / length..rows.end.div_ceil(length);
+        if let Some(middle) = middle {
+            let halves = [0..middle, middle..length];
+            return halves.iter().flat_map(|half| matrices.clone().flat_map(|m| of_matrix(m, half, piece))).collect();
         }
-        pieces
+        let tile = self.tile(length, 1);
+        let tiles: Vec<Range<u32>> = slices(0..length, piece.next_multiple_of(tile)).collect();
+        let piece = if piece < tile { piece } else { length };
+        matrices.flat_map(|matrix| tiles.iter().flat_map(move |tile| of_matrix(matrix, tile, piece))).collect()
     }
 
     /// At least `piece` of `rows` image rows, such that pieces end where the array's do, if that is not much more.
     fn suited(&self, rows: u32, line: u32, piece: u32) -> u32 {
-        let tile = self.chunks(line, false, 0..rows * line, 1)[0].clone();
-        let tile = ((tile.end - tile.start) / line).max(1);
+        let tile = self.tile(rows, line);
         if piece >= tile {
             return piece.next_multiple_of(tile);
         }
         (piece..=tile.min(2 * piece)).find(|part| tile.is_multiple_of(*part)).unwrap_or(piece)
+    }
+
+    /// Image rows of the array's first instruction, of `rows` in all.
+    fn tile(&self, rows: u32, line: u32) -> u32 {
+        let tile = self.chunks(line, false, 0..rows * line, 1)[0].clone();
+        ((tile.end - tile.start) / line).max(1)
     }
 
     /// Of `rows` image rows that two tiles just take, those of the first: fewer with every window on the way, so that what is
@@ -215,8 +222,8 @@ mod tests {
     use crate::options::{PipelineMode, PlanOptions};
     use crate::parameters::Parameters;
 
-    /// Pixels of the array's instructions of a plan that cuts all layers alike, by channels of their results.
-    fn pieces(graph: &Graph, granularity: TileGranularity, channels: u32) -> Vec<u32> {
+    /// Instructions of a plan that cuts all layers alike.
+    fn works(graph: &Graph, granularity: TileGranularity) -> Vec<Work> {
         let (machine, parameters) = (Machine::preset("128x128_asic").expect("known"), Parameters::o5());
         let budget = SearchBudget { seed: 0, steps: 1, deadline: None };
         let context = PlanningContext::new(graph, &machine, budget, &parameters).expect("a sound graph");
@@ -224,7 +231,12 @@ mod tests {
         let plan = context.plan(PlanOptions::new(mode), &|_| None).expect("a plan that fits");
         let program = plan.program(&context);
         assert_eq!(tpuflow_checker::check(graph, &program), Ok(()));
-        let works = program.instructions.iter().map(|instruction| &instruction.work);
+        program.instructions.into_iter().map(|instruction| instruction.work).collect()
+    }
+
+    /// Pixels of the array's instructions, by channels of their results.
+    fn pieces(graph: &Graph, granularity: TileGranularity, channels: u32) -> Vec<u32> {
+        let works = works(graph, granularity).into_iter();
         let matrices = works.filter_map(|work| if let Work::Matrix(m) = work { Some(m) } else { None });
         matrices.filter(|m| m.output.channels == channels).map(|m| m.pixels).collect()
     }
@@ -266,5 +278,32 @@ mod tests {
         let graph = net.finish(&[y]);
         assert_eq!(pieces(&graph, TileGranularity::Finest(2), 128), [128, 70]);
         assert_eq!(pieces(&graph, TileGranularity::Halves, 128), [99, 99]);
+    }
+
+    /// Where a softmax goes on across the tokens of two instructions of the array, its result cannot be cut there: the array reads
+    /// one part at the bank where the softmax writes the next.
+    #[test]
+    fn pieces_of_tokens_end_where_the_tiles_of_a_matrix_do() {
+        let mut net = Net::new(7);
+        let queries = net.input(&[1, 2, 257, 64]);
+        let keys = net.input(&[1, 2, 64, 257]);
+        let scores = net.product(queries, keys);
+        let shares = net.softmax(scores, false);
+        let values = net.input(&[1, 2, 257, 64]);
+        let y = net.product(shares, values);
+        let graph = net.finish(&[y]);
+        assert_eq!(pieces(&graph, TileGranularity::Fine, 64), [257, 257]);
+        for granularity in [TileGranularity::Finest(2), TileGranularity::Shortest] {
+            let mut tiles = pieces(&graph, granularity, 64);
+            tiles.sort_unstable();
+            assert_eq!(tiles, [128, 128, 129, 129]);
+            let works = works(&graph, granularity);
+            let vectors = works.iter().filter_map(|work| if let Work::Vector(v) = work { Some(v) } else { None });
+            let ranges: Vec<_> = vectors.map(|v| v.first_row..v.first_row + v.rows).collect();
+            assert!(ranges.iter().filter(|rows| rows.len() < 129).count() >= 8, "{ranges:?}");
+            for tile in [129, 257, 257 + 129] {
+                assert!(!ranges.iter().any(|rows| rows.start < tile && tile < rows.end), "{tile} in {ranges:?}");
+            }
+        }
     }
 }
