@@ -37,7 +37,7 @@ impl<'a> PlanningContext<'a> {
         parameters: &'a Parameters,
     ) -> Result<Self, ScheduleError> {
         let network = prepare(graph)?;
-        let placement = Placement::new(&network, graph, machine.word(), machine.array.columns as usize);
+        let placement = Placement::new(&network, graph, machine);
         let mut by_layer = vec![0; graph.layers.len()];
         for (step, stage) in network.steps.iter().zip(stages(&network)) {
             by_layer[step.layer.index()] = stage;

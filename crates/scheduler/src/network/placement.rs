@@ -20,9 +20,12 @@
 //! a consumer reads no more words than from a tensor of its own.
 
 use tpuflow_ir::layout::image;
-use tpuflow_ir::{Graph, Op, Space, TensorId, View};
+use tpuflow_ir::{Graph, Machine, Op, Space, TensorId, View};
 
-use crate::network::{Linear, Network, is_depthwise};
+use crate::network::{Linear, Network, Step, is_depthwise};
+
+/// Cycles of the pooling unit that are worth one of the elementwise unit.
+const COPIED_FOR: u64 = 4;
 
 /// Where a tensor lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +64,8 @@ pub(crate) struct Placement {
 
 impl Placement {
     /// Decides all places.
-    pub fn new(network: &Network, graph: &Graph, word: usize, columns: usize) -> Self {
-        let inputs = &graph.inputs;
+    pub fn new(network: &Network, graph: &Graph, machine: &Machine) -> Self {
+        let (inputs, word) = (&graph.inputs, machine.word());
         let own = |(index, _)| {
             let root = TensorId::new(index);
             let view = natural(network, root, word);
@@ -73,7 +76,7 @@ impl Placement {
         let mut placement = Self { places, free: vec![false; network.steps.len()], absorbed, word };
         for step in network.steps.iter().rev() {
             if let Op::Concat { .. } = step.op {
-                placement.concat(network, inputs, &step.op, step.output, columns);
+                placement.concat(network, inputs, step, machine);
             }
         }
         for (index, step) in network.steps.iter().enumerate() {
@@ -162,6 +165,21 @@ impl Placement {
         })
     }
 
+    /// Whether the pooling unit would take that much longer to write a result there, word by word of a wider pixel, that a copy by
+    /// the elementwise unit, a word a cycle, costs little beside it.
+    fn slows_pooling(&self, network: &Network, step: &Step, place: Place, machine: &Machine) -> bool {
+        let window = match &step.op {
+            Op::Conv { window, .. } if is_depthwise(network, &step.op) => window,
+            Op::MaxPool { window, .. } | Op::AveragePool { window, .. } => window,
+            _ => return false,
+        };
+        let own = natural(network, step.output, self.word);
+        let there = own.payload().next_multiple_of(self.word) as u64;
+        let taps = u64::from(window.kernel[0] * window.kernel[1]).div_ceil(machine.pdp.taps.into());
+        let more = there.saturating_sub(own.pixel_bytes.into());
+        place.pixel_bytes > own.pixel_bytes && more * taps > COPIED_FOR * there
+    }
+
     /// Leaves the matrices of a stack side by side where step `index` would copy them apart, from pixels of its operand, or
     /// together, into pixels of its result.
     fn stack(&mut self, network: &Network, outputs: &[TensorId], index: usize) {
@@ -242,8 +260,9 @@ impl Placement {
         offset.is_multiple_of(self.word) || offset % self.word + payload <= self.word
     }
 
-    fn concat(&mut self, network: &Network, inputs: &[TensorId], op: &Op, output: TensorId, columns: usize) {
-        let Op::Concat { inputs: operands, axis, requants } = op else { return };
+    fn concat(&mut self, network: &Network, inputs: &[TensorId], step: &Step, machine: &Machine) {
+        let Op::Concat { inputs: operands, axis, requants } = &step.op else { return };
+        let (output, columns) = (step.output, machine.array.columns as usize);
         let (axis, out) = (*axis as usize, network.tensor(output));
         let (rows, _, width, _) = image(&out.shape);
         let by_channels = axis + 1 == out.shape.len();
@@ -301,7 +320,8 @@ impl Placement {
                 }
                 place.offset += (elements / (channels * width)) as u64 * host_row + shift;
             }
-            if !self.slows(network, *operand, place) {
+            let slowed = producer.is_some_and(|p| self.slows_pooling(network, p, place, machine));
+            if !slowed && !self.slows(network, *operand, place) {
                 found.push((*operand, place));
             }
         }
@@ -425,4 +445,33 @@ pub(crate) fn coalesced(dims: &[u32], strides: &[i64]) -> Vec<(i64, i64)> {
         loops.push((1, 1));
     }
     loops
+}
+
+#[cfg(test)]
+mod tests {
+    use tpuflow_ir::Machine;
+
+    use crate::budget::SearchBudget;
+    use crate::common::{Net, window};
+    use crate::context::PlanningContext;
+    use crate::parameters::Parameters;
+
+    /// 48 channels are half a word by themselves, and a word of their own in pixels of 128.
+    #[test]
+    fn large_windows_are_not_pooled_into_wider_pixels() {
+        let in_place = |kernel: u32| {
+            let mut net = Net::new(3);
+            let x = net.input(&[1, 14, 14, 48]);
+            let beside = net.conv(x, 80, window(1, 1, 0), 1);
+            let pooled = net.conv(x, 48, window(kernel, 1, kernel / 2), 48);
+            let y = net.concat(&[beside, pooled], 3, 0);
+            let graph = net.finish(&[y]);
+            let (machine, parameters) = (Machine::preset("128x128_asic").expect("known"), Parameters::o5());
+            let budget = SearchBudget { seed: 0, steps: 1, deadline: None };
+            let context = PlanningContext::new(&graph, &machine, budget, &parameters).expect("a sound graph");
+            context.placement.in_place(pooled, y)
+        };
+        assert!(in_place(3));
+        assert!(!in_place(7));
+    }
 }
