@@ -50,6 +50,24 @@ fn level(level: u8, tiling: Request) -> ScheduleOptions {
     ScheduleOptions { level, tiling, budget_steps: STEPS, ..ScheduleOptions::default() }
 }
 
+/// Two views that take the same elements in the same order give tensors of different shapes, whose boxes hold others.
+#[test]
+fn views_that_take_the_same_elements_have_parts_of_their_own() {
+    let mut net = Net::new(3);
+    let x = net.input(&[1, 96]);
+    let (wide, high) = (net.reshape(x, &[1, 4, 6, 4]), net.reshape(x, &[1, 8, 3, 4]));
+    let outputs = [wide, high].map(|view| net.unary(view));
+    let graph = net.finish(&outputs);
+    assert_eq!(graph.layers[0].op, graph.layers[1].op);
+    for layers in [[0, 2], [1, 3]] {
+        let parts = || Parts::Grid { images: 1, rows: 2, columns: 1 };
+        let tilings = layers.map(LayerId::new).map(|layer| Tiling { first: layer, last: layer, parts: parts() });
+        let found = tiled(&graph, &tilings).unwrap();
+        assert!(found.graph.layers.len() > graph.layers.len());
+        assert!(same(&graph, &tilings, &found, 5));
+    }
+}
+
 // feature: TIL-01, SCH-23
 #[test]
 fn runs_of_any_network_in_parts_give_the_same_integers() {

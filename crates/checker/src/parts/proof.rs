@@ -86,7 +86,7 @@ impl Proof<'_> {
         let named = operands.len() == ids.len() && operands.iter().zip(&ids).all(|(claim, id)| claim.0 == *id);
         require(named || matches!(made.op, Op::Concat { .. }), Reason::Operands)?;
         let spans: Vec<&[Span]> = operands.iter().map(|claim| claim.1.as_slice()).collect();
-        self.check_operator(&made.op, &layer.op, &operands, &spans, out)
+        self.check_operator(made, &layer.op, &operands, &spans, out)
     }
 
     fn shape(&self, id: TensorId) -> &[usize] {
@@ -121,15 +121,16 @@ impl Proof<'_> {
         }
     }
 
-    /// Whether `own` makes the box `out` of what `op` makes, from the boxes `from` of its operands.
+    /// Whether `own` makes the box `out` of what a layer makes, from the boxes `from` of its operands.
     fn check_operator(
         &self,
-        op: &Op,
+        made: &Layer,
         own: &Op,
         operands: &[&Claim],
         from: &[&[Span]],
         out: &[Span],
     ) -> Result<(), Reason> {
+        let op = &made.op;
         let whole = |id: TensorId, span: &[Span]| self.is_whole(id, span);
         let same_attributes = || own.with_operands(&op.operands()) == *op;
         match (op, own) {
@@ -177,19 +178,20 @@ impl Proof<'_> {
                 elements(from[0] == out && tables)
             }
             (Op::Binary { .. } | Op::Select { .. }, _) => self.check_pointwise(op, own, from, out),
-            _ => self.check_movement(op, own, operands, from, out),
+            _ => self.check_movement(made, own, operands, from, out),
         }
     }
 
-    /// As [`Self::computed`], of operators whose elements are read at positions that the operator states.
+    /// As [`Self::check_operator`], of operators whose elements are read at positions that the operator states.
     fn check_movement(
         &self,
-        op: &Op,
+        made: &Layer,
         own: &Op,
         operands: &[&Claim],
         from: &[&[Span]],
         out: &[Span],
     ) -> Result<(), Reason> {
+        let op = &made.op;
         match (op, own) {
             (Op::ResizeLinear { rows, columns, .. }, Op::ResizeLinear { rows: r, columns: c, .. }) => {
                 let [n, y, x, depth] = from[0] else { return Err(Reason::Elements) };
@@ -222,7 +224,7 @@ impl Proof<'_> {
                 elements(same_zeros(*stride, from[0], out) && (from[0][0], from[0][3]) == (out[0], out[3]))
             }
             (Op::Rearrange { .. }, Op::Rearrange { dims: d, strides: s, offset: o, .. }) => {
-                self.check_view(op, (d, s, *o), from[0], out)
+                self.check_view(made, (d, s, *o), from[0], out)
             }
             (Op::Embedding { table, .. }, Op::Embedding { .. }) => {
                 let lead = out.len() - 1;
@@ -296,14 +298,18 @@ impl Proof<'_> {
     }
 
     /// Element by element, a view takes what the whole view takes.
-    fn check_view(&self, op: &Op, (d, s, o): (&[u32], &[i64], i64), from: &[Span], out: &[Span]) -> Result<(), Reason> {
-        let Op::Rearrange { input, dims, strides, offset } = op else { return Err(Reason::Operator) };
-        let (shape, result) = (self.shape(*input), spans_of(out));
-        let near: Vec<usize> = spans_of(from);
-        let whole: Vec<usize> =
-            self.graph.layers.iter().find(|l| l.op == *op).map_or_else(Vec::new, |l| self.shape(l.output).to_vec());
+    fn check_view(
+        &self,
+        made: &Layer,
+        (d, s, o): (&[u32], &[i64], i64),
+        from: &[Span],
+        out: &[Span],
+    ) -> Result<(), Reason> {
+        let Op::Rearrange { input, dims, strides, offset } = &made.op else { return Err(Reason::Operator) };
+        let (shape, whole) = (self.shape(*input), self.shape(made.output));
+        let (near, result) = (spans_of(from), spans_of(out));
         elements((0..result.iter().product()).all(|element| {
-            let source = view_source(flat(&whole, &index_of(out, element)), dims, strides, *offset);
+            let source = view_source(flat(whole, &index_of(out, element)), dims, strides, *offset);
             let own = view_source(element, d, s, o);
             let own = usize::try_from(own).ok().filter(|&own| own < near.iter().product());
             own.is_some_and(|own| flat(shape, &index_of(from, own)) as i64 == source)
