@@ -17,6 +17,15 @@ SHARED_KEYS = {"num_key_value_heads": 2, "pad_token_id": 0}
 SHARED_HEADS = {"head_dim": 32, **SHARED_KEYS}
 SPECIAL = {"bos_token_id": 1, "eos_token_id": 1}
 OWN_NAMES = {"n_layer": 2, "n_head": 4}
+SPEECH = {
+    "hidden_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 192,
+    "conv_dim": [32] * 7,
+    "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 4,
+}
 TOKENS: Shapes = ((1, 32),)
 
 
@@ -53,14 +62,7 @@ SEQUENCES: dict[str, Architecture] = {
         ),
         ((1, 80, 400),),
     ),
-    "wav2vec2": Architecture(
-        language(
-            "wav2vec2", "last_hidden_state", hidden_size=96, num_hidden_layers=2, num_attention_heads=4,
-            intermediate_size=192, conv_dim=[32] * 7, num_conv_pos_embeddings=16,
-            num_conv_pos_embedding_groups=4,
-        ),
-        ((1, 8000),),
-    ),
+    "wav2vec2": Architecture(language("wav2vec2", "last_hidden_state", **SPEECH), ((1, 8000),)),
     "lstm_language_model": Architecture(lambda: modules.Recurrent(nn.LSTM), ((1, 24),), 500),
     "gru_language_model": Architecture(lambda: modules.Recurrent(nn.GRU), ((1, 24),), 500),
     "bilstm_tagger": Architecture(lambda: modules.Recurrent(nn.LSTM, both_ways=True), ((1, 16),), 500),
@@ -90,14 +92,7 @@ SEQUENCES: dict[str, Architecture] = {
         ),
         ((1, 128, 64),),
     ),
-    "hubert": Architecture(
-        language(
-            "hubert", "last_hidden_state", hidden_size=96, num_hidden_layers=2, num_attention_heads=4,
-            intermediate_size=192, conv_dim=[32] * 7, num_conv_pos_embeddings=16,
-            num_conv_pos_embedding_groups=4,
-        ),
-        ((1, 8000),),
-    ),
+    "hubert": Architecture(language("hubert", "last_hidden_state", **SPEECH), ((1, 8000),)),
     "speech2text": Architecture(
         encoder(
             "speech_to_text", d_model=96, encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=192,

@@ -85,8 +85,7 @@ impl<'a> Chains<'a> {
     fn idle(&self, graph: &Graph) -> Idle {
         let on_array = |i: usize| unit_of(graph, &graph.layers[i].op, self.machine) == Unit::Me;
         let on_array: Vec<usize> = (0..self.works.len()).filter(|&i| on_array(i)).collect();
-        let waits = |layer: usize, for_: usize| layer == for_ || self.strong[layer][for_];
-        let first = |layer: usize| on_array.iter().all(|&i| waits(i, layer));
+        let first = |layer: usize| on_array.iter().all(|&i| i == layer || self.strong[i][layer]);
         let layers = 0..self.works.len();
         Idle {
             after: layers.clone().map(|layer| !on_array.contains(&layer) && first(layer)).collect(),

@@ -26,7 +26,7 @@ pub(super) struct Times {
     pub first: u64,
     /// Some pixel is there with all of its channels.
     pub pixel: u64,
-    /// By axis, some line of elements along it is there; nothing more is known of those that are missing.
+    /// By axis, all elements along it are there at some indices of the other axes. An axis without an entry has that of `first`.
     pub lines: Vec<u64>,
     /// Some matrix, its last two axes, is there.
     pub matrix: u64,
