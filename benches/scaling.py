@@ -108,7 +108,7 @@ def star(nodes: int) -> onnx.ModelProto:
     while len(builder.nodes) < nodes:
         ray = builder.node("Conv", x, builder.constant(CHANNELS, CHANNELS, 1, 1), bias, kernel_shape=[1, 1])
         rays.append(builder.node("Mul", ray, builder.constant(CHANNELS, 1, 1)))
-    return builder.model(builder.node("Concat", *rays, axis=1))
+    return builder.model(builder.node("Concat", *rays, axis=2))
 
 
 def concatenations(nodes: int) -> onnx.ModelProto:

@@ -37,7 +37,7 @@ def star(count: int) -> onnx.ModelProto:
     b = Builder("star")
     x = b.node("Relu", b.input("x", [1, 4, 4, 4]))
     rays = [b.node("Mul", b.conv(x, 4, (1, 1)), b.spread(4, 1, 1)) for _ in range(count)]
-    b.output(b.node("Concat", *rays, axis=1))
+    b.output(b.node("Concat", *rays, axis=2))
     return b.model()
 
 
