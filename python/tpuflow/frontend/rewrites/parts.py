@@ -1,0 +1,210 @@
+"""Products whose columns different readers take apart: each reader gets a product of its own.
+
+    MatMul(x, w) + b -> [f] -> [Reshape, Transpose] -> Slice   ->   MatMul(x, w') + b' -> [f] -> [...]
+
+`w'` and `b'` are the columns that the Slice takes: Q, K and V of attention, halves of gated units. Channels
+of convolutions are alike. Each part then has ranges of its own, its reader waits for it alone, a function of
+one part goes into its product, and pixels of few channels lie dense. Nothing is computed twice: parts that
+overlap stay together, and so do those that would take noticeably more passes of the array.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tpuflow.frontend.rewrites.movement import ELEMENTWISE
+from tpuflow.frontend.values import (
+    array_of,
+    attributes_of,
+    input_at,
+    integers_of,
+    shape_of,
+    sole_user,
+    steps_of,
+    use_count,
+)
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from tpuflow.frontend.rewrite import Emitter, Rules
+
+__all__ = ["RULES"]
+
+LONGEST = 8
+"""Nodes between a product and a Slice."""
+MOST_PARTS = 16
+COLUMNS = 128
+"""Outputs that the array computes at once."""
+WORTH = 1.25
+"""How many times as many columns, rounded up to whole passes of the array, the parts may take."""
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """How a value comes from a product or convolution.
+
+    Attributes:
+        linear: The MatMul or Conv.
+        nodes: What follows it, in order; each is the only user of what it reads.
+        axes: For the linear operator's result and after each node, the axes that are its channels together.
+    """
+
+    linear: ir.Node
+    nodes: tuple[ir.Node, ...]
+    axes: tuple[tuple[int, ...], ...]
+
+    @property
+    def channels(self) -> int:
+        """Outputs of the product, or of the convolution."""
+        shape = shape_of(self.linear.outputs[0]) or ()
+        return shape[self.axes[0][0]]
+
+
+def _grouped(before: Sequence[int], axes: tuple[int, ...], after: Sequence[int]) -> tuple[int, ...] | None:
+    """The axes of `after` whose elements are those of `axes` of `before`; None where they mix with others."""
+    if len(axes) == 1:
+        lead, size = math.prod(before[: axes[0]]), before[axes[0]]
+        products = [math.prod(after[:k]) for k in range(len(after) + 1)]
+        if size == 1 or lead not in products or lead * size not in products:
+            return None
+        first = len(products) - 1 - products[::-1].index(lead)  # without axes of size 1 in front and behind
+        return tuple(range(first, products.index(lead * size)))
+    kept = [axis for axis, size in enumerate(before) if size != 1]
+    placed = [axis for axis, size in enumerate(after) if size != 1]
+    if [before[axis] for axis in kept] != [after[axis] for axis in placed] or not {*axes} <= {*kept}:
+        return None
+    return tuple(placed[kept.index(axis)] for axis in axes)
+
+
+def _chain_to(value: ir.Value) -> _Chain | None:
+    """The chain that ends in `value`, of which only the last value may have several users."""
+    nodes: list[ir.Node] = []
+    node = value.producer()
+    while node is not None and node.op_type in {"Reshape", "Transpose", "Add", *ELEMENTWISE}:
+        source = node.inputs[0]
+        if source is None or not sole_user(source) or len(node.outputs) > 1 or len(nodes) == LONGEST:
+            return None
+        nodes.insert(0, node)
+        node = source.producer()
+    if node is None or node.op_type not in {"MatMul", "Conv"}:
+        return None
+    shape, weights = shape_of(node.outputs[0]), array_of(node.inputs[1])
+    if shape is None or weights is None or node.inputs[1] is None or not sole_user(node.inputs[1]):
+        return None  # weights of several products, steps of a recurrence, stay those of all
+    is_product = node.op_type == "MatMul"
+    if node.attributes.get_int("group", 1) > 1 or (is_product and weights.ndim > 2):
+        return None
+    if not is_product and input_at(node, 2) is not None and array_of(input_at(node, 2)) is None:
+        return None
+    axes: list[tuple[int, ...]] = [(len(shape) - 1,) if is_product else (1,)]
+    for each in nodes:
+        after = shape_of(each.outputs[0])
+        following = None if after is None else _axes_behind(each, shape, axes[-1], after)
+        if following is None or after is None:
+            return None
+        axes.append(following)
+        shape = after
+    return _Chain(node, tuple(nodes), tuple(axes))
+
+
+def _axes_behind(
+    node: ir.Node, before: Sequence[int], axes: tuple[int, ...], after: Sequence[int]
+) -> tuple[int, ...] | None:
+    if node.op_type == "Reshape":
+        return _grouped(before, axes, after)
+    if node.op_type == "Transpose":
+        order = list(node.attributes.get_ints("perm", []))
+        return tuple(order.index(axis) for axis in axes)
+    if node.op_type != "Add":
+        return axes
+    constant = array_of(node.inputs[1])
+    if constant is None or tuple(before) != tuple(after) or constant.ndim > len(before) or len(axes) > 1:
+        return None
+    along = (1,) * (len(before) - constant.ndim) + constant.shape
+    return axes if all(size == 1 for axis, size in enumerate(along) if axis != axes[0]) else None
+
+
+def _taken(node: ir.Node) -> tuple[int, range] | None:
+    """The axis and indices of a Slice along a single one."""
+    shape = shape_of(node.inputs[0])
+    starts, ends, axes, steps = (integers_of(input_at(node, place)) for place in range(1, 5))
+    if shape is None or starts is None or ends is None or not axes or len(axes) > 1 or steps != [1]:
+        return None
+    return axes[0], range(shape[axes[0]])[starts[0] : ends[0]]
+
+
+def _is_worth(chain: _Chain, value: ir.Value) -> bool:
+    """Whether all that read `value` take different channels, and the array takes few more columns for it."""
+    shape, parts = shape_of(value) or (), []
+    if use_count(value) > MOST_PARTS:
+        return False
+    for use in value.uses():
+        found = _taken(use.node) if use.node.op_type == "Slice" and use.idx == 0 else None
+        if found is None or found[0] not in chain.axes[-1]:
+            return False
+        parts.append(found)
+    if value.is_graph_output() or len({axis for axis, _ in parts}) != 1:
+        return False
+    ranges = sorted((indices.start, indices.stop) for _, indices in parts)
+    if any(stop > start for (_, stop), (start, _) in pairwise(ranges)):
+        return False
+    each = chain.channels // shape[parts[0][0]]
+    passes = sum(math.ceil((stop - start) * each / COLUMNS) for start, stop in ranges)
+    return passes <= WORTH * math.ceil(chain.channels / COLUMNS)
+
+
+def own_product(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Computes what a Slice takes of a product's columns, or a convolution's channels, by itself."""
+    value, found = node.inputs[0], _taken(node)
+    chain = None if value is None or found is None else _chain_to(value)
+    if value is None or found is None or chain is None or not _is_worth(chain, value):
+        return None
+    axis, indices = found
+    place = chain.axes[-1].index(axis)
+    last = shape_of(value) or ()
+    factors = [last[each] for each in chain.axes[-1]]
+    columns = np.arange(chain.channels).reshape(factors).take(indices, place).ravel()
+    part = _linear(chain.linear, columns, emit)
+    for each, axes in zip(chain.nodes, chain.axes[1:], strict=True):
+        shape = list(shape_of(each.outputs[0]) or ())
+        if each.op_type == "Reshape":
+            # The channels are one axis still, or those axes among which the Slice has its own.
+            shape[axes[place] if len(axes) > 1 else axes[0]] = len(indices) if len(axes) > 1 else len(columns)
+            part = emit.reshape(part, shape)
+        elif each.op_type == "Add":
+            constant = array_of(each.inputs[1])
+            assert constant is not None
+            behind = constant.ndim - (len(shape) - axes[0])
+            varies = behind >= 0 and constant.shape[behind] > 1
+            own = constant.take(columns, behind) if varies else constant
+            part = emit("Add", part, emit.constant(own, "bias", like=each.inputs[1]))
+        else:
+            rest = each.inputs[1:]
+            part = emit(each.op_type, part, *rest, attributes=attributes_of(each), domain=each.domain)
+    return part
+
+
+def _linear(node: ir.Node, columns: np.ndarray, emit: Emitter) -> ir.Value:
+    """The product or convolution with those of its outputs alone."""
+    weights, steps, bias = array_of(node.inputs[1]), steps_of(node.inputs[1]), array_of(input_at(node, 2))
+    assert weights is not None
+    axis = 1 if node.op_type == "MatMul" else 0
+    own = emit.constant(
+        weights.take(columns, axis),
+        "weights",
+        like=node.inputs[1],
+        steps=None if steps is None else steps.take(columns, axis),
+    )
+    rest = [] if bias is None else [emit.constant(bias.take(columns), "bias", like=node.inputs[2])]
+    return emit(node.op_type, node.inputs[0], own, *rest, attributes=attributes_of(node))
+
+
+RULES: Rules = {"Slice": [own_product]}
+"""To be applied where scales and shifts are folded."""
