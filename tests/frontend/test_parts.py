@@ -131,7 +131,7 @@ def test_parts_that_would_take_more_of_the_array_stay(bounds: list[int]) -> None
     assert widths(model) == [bounds[-1]]
 
 
-@pytest.mark.parametrize("other", ["whole", "overlap", "rows", "output", "weights"])
+@pytest.mark.parametrize("other", ["whole", "overlap", "rows", "output", "weights", "join"])
 def test_what_is_read_otherwise_stays(other: str) -> None:
     constants = {
         "w": array(16, 256, scale=0.2),
@@ -151,6 +151,8 @@ def test_what_is_read_otherwise_stays(other: str) -> None:
         nodes += [("Slice", "y one to one", "s2"), ("Tanh", "s2", "z2")]
     elif other == "weights":
         nodes += [("Sin", "x", "sine"), ("MatMul", "sine w", "z2")]
+    elif other == "join":
+        nodes.append(("Concat", "s1 z0 s0", "z2", {"axis": 2}))
     outputs.append("y" if other == "output" else "z2")
     model = normalized(graph(nodes, ROWS, outputs, constants | more))
     assert widths(model) == [256, 256] if other == "weights" else [256]

@@ -5,7 +5,8 @@
 `w'` and `b'` are the columns that the Slice takes: Q, K and V of attention, halves of gated units. Channels
 of convolutions are alike. Each part then has ranges of its own, its reader waits for it alone, a function of
 one part goes into its product, and pixels of few channels lie dense. Nothing is computed twice: parts that
-overlap stay together, and so do those that would take noticeably more passes of the array.
+overlap stay together, and so do those that would take noticeably more passes of the array or that one Concat
+joins again.
 """
 
 from __future__ import annotations
@@ -155,9 +156,19 @@ def _is_worth(chain: _Chain, value: ir.Value) -> bool:
     ranges = sorted((indices.start, indices.stop) for _, indices in parts)
     if any(stop > start for (_, stop), (start, _) in pairwise(ranges)):
         return False
+    if _are_joined_again([use.node.outputs[0] for use in value.uses()]):
+        return False
     each = chain.channels // shape[parts[0][0]]
     passes = sum(math.ceil((stop - start) * each / COLUMNS) for start, stop in ranges)
     return passes <= WORTH * math.ceil(chain.channels / COLUMNS)
+
+
+def _are_joined_again(parts: Sequence[ir.Value]) -> bool:
+    """Whether one Concat reads all of several parts: then they lie where they belong as they are."""
+    if len(parts) < 2:
+        return False
+    joins = [{use.node for use in part.uses() if use.node.op_type == "Concat"} for part in parts]
+    return bool(set.intersection(*joins))
 
 
 def own_product(node: ir.Node, emit: Emitter) -> ir.Value | None:
