@@ -119,16 +119,27 @@ def test_channels_of_a_convolution(*, biased: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "bounds",
-    [[0, 16, 32, 80], [0, 64, 128]],
-    ids=["few columns", "two passes for one"],
+    ("reader", "bounds", "parts"),
+    [
+        ("function", [0, 16, 32, 80], [80]),  # three passes in place of one
+        ("function", [0, 64, 128], [64, 64]),
+        ("product", [0, 64, 128], [128]),
+        ("product", [0, 192, 384, 576], [192, 192, 192]),
+        ("product", [0, 192, 384], [384]),
+    ],
 )
-def test_parts_that_would_take_more_of_the_array_stay(bounds: list[int]) -> None:
+def test_passes_of_the_array_that_parts_may_take(reader: str, bounds: list[int], parts: list[int]) -> None:
     slices, more = cut("y", 2, bounds)
     constants = {"w": array(16, bounds[-1], scale=0.2)} | more
-    outputs = [f"z{index}" for index in range(len(bounds) - 1)]
-    model = normalized(graph([("MatMul", "x w", "y"), *slices], ROWS, outputs, constants))
-    assert widths(model) == [bounds[-1]]
+    sizes = [stop - start for start, stop in itertools.pairwise(bounds)]
+    if reader == "product":
+        slices = [node for node in slices if node[0] == "Slice"]
+        for index, size in enumerate(sizes):
+            constants[f"v{index}"] = array(size, 3, seed=index, scale=0.2)
+            slices.append(("MatMul", f"s{index} v{index}", f"z{index}"))
+    outputs = [f"z{index}" for index in range(len(sizes))]
+    found = widths(normalized(graph([("MatMul", "x w", "y"), *slices], ROWS, outputs, constants)))
+    assert sorted(width for width in found if width > 3) == parts
 
 
 @pytest.mark.parametrize("other", ["whole", "overlap", "rows", "output", "weights", "join"])

@@ -43,8 +43,10 @@ LONGEST = 8
 MOST_PARTS = 16
 COLUMNS = 128
 """Outputs that the array computes at once."""
-WORTH = 1.25
-"""How many times as many columns, rounded up to whole passes of the array, the parts may take."""
+WORTH, WORTH_DENSE = 1.25, 2.0
+"""How many times as many passes of the array the parts may take; where readers gain by dense pixels, more."""
+INDIFFERENT = frozenset({"Add", "Concat", "Conv", "ConvTranspose", "MatMul"})
+"""Readers that take some channels of wide pixels (almost) as quickly as pixels of those alone."""
 
 
 @dataclass(frozen=True)
@@ -156,11 +158,24 @@ def _is_worth(chain: _Chain, value: ir.Value) -> bool:
     ranges = sorted((indices.start, indices.stop) for _, indices in parts)
     if any(stop > start for (_, stop), (start, _) in pairwise(ranges)):
         return False
-    if _are_joined_again([use.node.outputs[0] for use in value.uses()]):
+    results = [use.node.outputs[0] for use in value.uses()]
+    if _are_joined_again(results):
         return False
     each = chain.channels // shape[parts[0][0]]
     passes = sum(math.ceil((stop - start) * each / COLUMNS) for start, stop in ranges)
-    return passes <= WORTH * math.ceil(chain.channels / COLUMNS)
+    worth = WORTH_DENSE if any(map(_is_read_by_element, results)) else WORTH
+    return passes <= worth * math.ceil(chain.channels / COLUMNS)
+
+
+def _is_read_by_element(part: ir.Value) -> bool:
+    """Whether another unit than the array works on it: functions, products, norms, depthwise convolutions."""
+    for node in (use.node for use in part.uses()):
+        if node.op_type in {"Reshape", "Transpose"}:
+            if _is_read_by_element(node.outputs[0]):
+                return True
+        elif node.op_type not in INDIFFERENT or node.attributes.get_int("group", 1) > 1:
+            return True
+    return False
 
 
 def _are_joined_again(parts: Sequence[ir.Value]) -> bool:
