@@ -123,6 +123,7 @@ def test_channels_of_a_convolution(*, biased: bool) -> None:
     [
         ("function", [0, 16, 32, 80], [80]),  # three passes in place of one
         ("function", [0, 64, 128], [64, 64]),
+        ("long function", [0, 64, 128], [128]),
         ("product", [0, 64, 128], [128]),
         ("product", [0, 192, 384, 576], [192, 192, 192]),
         ("product", [0, 192, 384], [384]),
@@ -130,7 +131,8 @@ def test_channels_of_a_convolution(*, biased: bool) -> None:
 )
 def test_passes_of_the_array_that_parts_may_take(reader: str, bounds: list[int], parts: list[int]) -> None:
     slices, more = cut("y", 2, bounds)
-    constants = {"w": array(16, bounds[-1], scale=0.2)} | more
+    terms = 300 if reader == "long function" else 16
+    constants = {"w": array(terms, bounds[-1], scale=0.1)} | more
     sizes = [stop - start for start, stop in itertools.pairwise(bounds)]
     if reader == "product":
         slices = [node for node in slices if node[0] == "Slice"]
@@ -138,7 +140,8 @@ def test_passes_of_the_array_that_parts_may_take(reader: str, bounds: list[int],
             constants[f"v{index}"] = array(size, 3, seed=index, scale=0.2)
             slices.append(("MatMul", f"s{index} v{index}", f"z{index}"))
     outputs = [f"z{index}" for index in range(len(sizes))]
-    found = widths(normalized(graph([("MatMul", "x w", "y"), *slices], ROWS, outputs, constants)))
+    rows = {"x": [2, 5, terms]}
+    found = widths(normalized(graph([("MatMul", "x w", "y"), *slices], rows, outputs, constants)))
     assert sorted(width for width in found if width > 3) == parts
 
 

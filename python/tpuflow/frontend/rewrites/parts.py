@@ -44,7 +44,10 @@ MOST_PARTS = 16
 COLUMNS = 128
 """Outputs that the array computes at once."""
 WORTH, WORTH_DENSE = 1.25, 2.0
-"""How many times as many passes of the array the parts may take; where readers gain by dense pixels, more."""
+"""How many times as many passes of the array the parts of a product may take; where readers gain by dense
+pixels and a pass is short, more. Convolutions whose readers gain nothing take no more passes than before."""
+SHORT = 256
+"""Terms of a sum up to which a pass is short."""
 INDIFFERENT = frozenset({"Add", "Concat", "Conv", "ConvTranspose", "MatMul"})
 """Readers that take some channels of wide pixels (almost) as quickly as pixels of those alone."""
 
@@ -163,7 +166,11 @@ def _is_worth(chain: _Chain, value: ir.Value) -> bool:
         return False
     each = chain.channels // shape[parts[0][0]]
     passes = sum(math.ceil((stop - start) * each / COLUMNS) for start, stop in ranges)
-    worth = WORTH_DENSE if any(map(_is_read_by_element, results)) else WORTH
+    weights = shape_of(chain.linear.inputs[1]) or ()
+    is_product = chain.linear.op_type == "MatMul"
+    terms = weights[0] if is_product else math.prod(weights[1:])
+    is_dense = terms <= SHORT and any(map(_is_read_by_element, results))
+    worth = WORTH_DENSE if is_dense else WORTH if is_product else 1.0
     return passes <= worth * math.ceil(chain.channels / COLUMNS)
 
 
