@@ -127,6 +127,7 @@ def test_channels_of_a_convolution(*, biased: bool) -> None:
         ("product", [0, 64, 128], [128]),
         ("product", [0, 192, 384, 576], [192, 192, 192]),
         ("product", [0, 192, 384], [384]),
+        ("long function", [0, 96, 192], [192]),  # rows of 128 twice in place of 192
     ],
 )
 def test_passes_of_the_array_that_parts_may_take(reader: str, bounds: list[int], parts: list[int]) -> None:

@@ -48,6 +48,8 @@ WORTH, WORTH_DENSE = 1.25, 2.0
 pixels and a pass is short, more. Convolutions whose readers gain nothing take no more passes than before."""
 SHORT = 256
 """Terms of a sum up to which a pass is short."""
+MOST_PADDING = 1 << 14
+"""Elements that rows of weights may grow by, which have as many columns as divide a pass or fill some."""
 INDIFFERENT = frozenset({"Add", "Concat", "Conv", "ConvTranspose", "MatMul"})
 """Readers that take some channels of wide pixels (almost) as quickly as pixels of those alone."""
 
@@ -165,13 +167,22 @@ def _is_worth(chain: _Chain, value: ir.Value) -> bool:
     if _are_joined_again(results):
         return False
     each = chain.channels // shape[parts[0][0]]
-    passes = sum(math.ceil((stop - start) * each / COLUMNS) for start, stop in ranges)
+    columns = [(stop - start) * each for start, stop in ranges]
+    passes = sum(math.ceil(count / COLUMNS) for count in columns)
     weights = shape_of(chain.linear.inputs[1]) or ()
     is_product = chain.linear.op_type == "MatMul"
     terms = weights[0] if is_product else math.prod(weights[1:])
     is_dense = terms <= SHORT and any(map(_is_read_by_element, results))
+    if (sum(map(_stored, columns)) - _stored(chain.channels)) * terms > MOST_PADDING:
+        return False
     worth = WORTH_DENSE if is_dense else WORTH if is_product else 1.0
     return passes <= worth * math.ceil(chain.channels / COLUMNS)
+
+
+def _stored(columns: int) -> int:
+    """Columns that weights of so many take in memory: those of the last pass are padded to a power of two."""
+    whole, rest = divmod(columns, COLUMNS)
+    return whole * COLUMNS + ((1 << (rest - 1).bit_length()) if rest else 0)
 
 
 def _is_read_by_element(part: ir.Value) -> bool:
