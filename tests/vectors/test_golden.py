@@ -347,7 +347,8 @@ def test_the_command_starts_without_its_work() -> None:
 def test_a_layer_without_instructions_names_those_beside_it(tmp_path: Path) -> None:
     b = Builder("joined")
     x = b.input("x", [1, 4, 6, 6])
-    b.output(b.conv(b.node("Concat", b.conv(x, 4), b.conv(x, 4), axis=1), 4))
+    branches = [b.conv(x, 4, pads=(1, 1, 1, 1)), b.conv(x, 4, (1, 1))]
+    b.output(b.conv(b.node("Concat", *branches, axis=1), 4))
     program = build(tmp_path, "joined", b.model())
     rows = json.loads(_core.Program.load(program).to_json())
     own = {instruction["layer"] for instruction in rows["instructions"]}
