@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tpuflow
 from frontend.graphs import Node, array, graph, normalized, operators
+from tpuflow.errors import ModelError
 
 ROWS = {"x": [2, 5, 16]}
 IMAGE = {"x": [2, 6, 4, 5]}
@@ -181,3 +183,16 @@ def test_many_parts_stay() -> None:
     outputs = [f"z{index}" for index in range(count)]
     model = normalized(graph([("MatMul", "x w", "y"), *slices], {"x": [1, 2, 4]}, outputs, constants))
     assert widths(model) == [128 * count]
+
+
+@pytest.mark.parametrize("form", ["parts", "joined"])
+def test_a_bias_of_another_length_is_told_as_the_models_mistake(form: str) -> None:
+    bounds = [0, 128, 256]
+    slices, more = cut("y", 1, bounds)
+    constants = {"w": array(256, 6, 1, 1), "b": array(7), "v": array(4, 6, 1, 1)} | more
+    nodes: list[Node] = [("Conv", "x w b", "y"), *slices]
+    if form == "joined":
+        nodes = [("Conv", "x v b", "a"), ("Conv", "x v", "c"), ("Concat", "a c", "z0", {"axis": 1})]
+    outputs = ["z0", "z1"] if form == "parts" else ["z0"]
+    with pytest.raises(ModelError, match="Conv, input 2"):
+        tpuflow.load(graph(nodes, IMAGE, outputs, constants))

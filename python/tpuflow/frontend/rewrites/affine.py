@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tpuflow.frontend.rewrite import Emitter, Rules
 
-__all__ = ["FOLDING", "LEFT_OVER", "RULES"]
+__all__ = ["FOLDING", "LEFT_OVER", "RULES", "per_channel"]
 
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 
@@ -55,7 +55,7 @@ def batch_normalization(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit("Add", scaled, emit.constant(shift.reshape(broadcast), "shift", like=node.inputs[0]))
 
 
-def _per_channel(constant: npt.NDArray[Any], rank: int, axis: int, channels: int) -> np.ndarray | None:
+def per_channel(constant: npt.NDArray[Any], rank: int, axis: int, channels: int) -> np.ndarray | None:
     """The constant as a float64 vector over `channels`, if it varies along that axis only."""
     if constant.ndim > rank or not np.issubdtype(constant.dtype, np.floating):
         return None
@@ -103,7 +103,7 @@ def _convolution(node: ir.Node) -> tuple[ir.Node, np.ndarray] | None:
     whole = group > 0 and weights.shape[0] % group == 0
     if not whole or outputs != y[1] or (biases is not None and biases.shape != (outputs,)):
         return None  # a mistake in the model, which is told where its nodes are checked
-    vector = _per_channel(constant, len(y), 1, y[1])
+    vector = per_channel(constant, len(y), 1, y[1])
     return None if vector is None else (linear, vector)
 
 
@@ -151,7 +151,7 @@ def scaled_product(node: ir.Node, emit: Emitter) -> ir.Value | None:
     product = produced_by(node.inputs[0] if add is None else add.inputs[0], "MatMul")
     weight = None if product is None else product.inputs[1]
     weights = array_of(weight)
-    scale = _per_channel(constant, len(y), len(y) - 1, y[-1])
+    scale = per_channel(constant, len(y), len(y) - 1, y[-1])
     if product is None or weight is None or weights is None or weights.ndim != 2 or scale is None:
         return None
     scaled = emit("MatMul", product.inputs[0], emit.folded(weight, _scaled_weights(product, weights, scale)))
@@ -171,7 +171,7 @@ def _channel_operand(value: ir.Value | None, operator: str, axis: int) -> tuple[
     x, constant = node.inputs[0], array_of(node.inputs[1])
     if x is None or constant is None or shape_of(x) != shape:
         return None
-    vector = _per_channel(constant, len(shape), axis % len(shape), shape[axis])
+    vector = per_channel(constant, len(shape), axis % len(shape), shape[axis])
     return None if vector is None else (x, vector)
 
 
@@ -238,7 +238,7 @@ def depthwise(node: ir.Node, emit: Emitter) -> ir.Value | None:
         return None
     if produced_by(x, *CONVOLUTIONS) is not None and sole_user(x):
         return None  # it will disappear in there
-    scale, shift = _per_channel(first, 4, 1, shape[1]), _per_channel(second, 4, 1, shape[1])
+    scale, shift = per_channel(first, 4, 1, shape[1]), per_channel(second, 4, 1, shape[1])
     if scale is None or shift is None or not np.ptp(scale):
         return None
     weight = emit.constant(scale.reshape(-1, 1, 1, 1), "scale", like=product.inputs[1])

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tpuflow.frontend.rewrites.affine import per_channel
 from tpuflow.frontend.rewrites.movement import ELEMENTWISE
 from tpuflow.frontend.values import (
     array_of,
@@ -57,10 +58,12 @@ def _joined_convolutions(value: ir.Value | None) -> list[ir.Node] | None:
         if node is None or operand is None or not sole_user(operand):
             return None
         weights, bias, y = array_of(node.inputs[1]), input_at(node, 2), shape_of(operand)
-        if weights is None or (bias is not None and array_of(bias) is None) or y is None:
+        biases = array_of(bias)
+        if weights is None or (bias is not None and biases is None) or y is None:
             return None
         group = node.attributes.get_int("group", 1)
-        if len(weights) != y[CHANNELS] or group < 1 or len(weights) % group:
+        whole = len(weights) == y[CHANNELS] and group > 0 and len(weights) % group == 0
+        if not whole or (biases is not None and biases.shape != (len(weights),)):
             return None  # a mistake in the model, which is told where its nodes are checked
         found.append(node)
     return found
@@ -147,14 +150,9 @@ def constant_to_branches(node: ir.Node, emit: Emitter) -> ir.Value | None:
     nodes = _joined_convolutions(joined)
     if nodes is None:
         return None
-    if constant.ndim > len(shape) or not np.issubdtype(constant.dtype, np.floating):
+    values = per_channel(constant, len(shape), CHANNELS, shape[CHANNELS])
+    if values is None:
         return None
-    sizes = (1,) * (len(shape) - constant.ndim) + constant.shape
-    if any(size != 1 for axis, size in enumerate(sizes) if axis != CHANNELS):
-        return None
-    if sizes[CHANNELS] not in {1, shape[CHANNELS]}:
-        return None
-    values = np.broadcast_to(constant.reshape(-1), (shape[CHANNELS],))
     parts: list[ir.Value] = []
     at = 0
     for each in nodes:
@@ -162,7 +160,7 @@ def constant_to_branches(node: ir.Node, emit: Emitter) -> ir.Value | None:
         assert weights is not None
         own = values[at : at + len(weights)].reshape(-1, *(1,) * (len(shape) - 2))
         at += len(weights)
-        constant_part = emit.constant(own, f"part{len(parts)}_constant")
+        constant_part = emit.constant(own, f"part{len(parts)}_constant", like=node.inputs[1])
         parts.append(emit(node.op_type, each.outputs[0], constant_part, label=f"part{len(parts)}"))
     return emit("Concat", *parts, attributes={"axis": CHANNELS})
 

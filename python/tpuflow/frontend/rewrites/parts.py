@@ -107,11 +107,14 @@ def _chain_to(value: ir.Value) -> _Chain | None:
     if shape is None or weights is None or node.inputs[1] is None or not sole_user(node.inputs[1]):
         return None  # weights of several products, steps of a recurrence, stay those of all
     is_product = node.op_type == "MatMul"
-    if node.attributes.get_int("group", 1) > 1 or (is_product and weights.ndim > 2):
-        return None
-    if not is_product and input_at(node, 2) is not None and array_of(input_at(node, 2)) is None:
+    if node.attributes.get_int("group", 1) > 1 or weights.ndim != (2 if is_product else len(shape)):
         return None
     axes: list[tuple[int, ...]] = [(len(shape) - 1,) if is_product else (1,)]
+    outputs, bias = weights.shape[1 if is_product else 0], input_at(node, 2)
+    if outputs != shape[axes[0][0]] or (bias is not None and shape_of(bias) != (outputs,)):
+        return None  # a mistake in the model, which is told where its nodes are checked
+    if bias is not None and array_of(bias) is None:
+        return None
     for each in nodes:
         after = shape_of(each.outputs[0])
         following = None if after is None else _axes_behind(each, shape, axes[-1], after)
