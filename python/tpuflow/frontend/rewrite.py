@@ -55,6 +55,8 @@ WIDE = 64
 """Inputs of a node from which replacing one must not look at all others."""
 MOST_COMPARED = 64
 """Elements of constants up to which a rewrite is held against what was there."""
+BEFORE_ALL = -(2**31)
+"""End of a Slice that walks backwards past the first element."""
 
 Array = npt.NDArray[Any]
 
@@ -210,6 +212,14 @@ class Emitter:
     def reshape(self, x: ir.Value, shape: Sequence[int], label: str = "reshape") -> ir.Value:
         """Adds a Reshape to a known shape."""
         return self("Reshape", x, self.integers(shape, f"{label}_shape"), label=label)
+
+    def slice(self, x: ir.Value, axis: int, kept: range, label: str = "slice") -> ir.Value:
+        """Adds a Slice that keeps the indices `kept` of one axis."""
+        # Backwards the end before the first element has no index of its own; a large negative one is clipped.
+        stop = kept.stop if kept.step > 0 or kept.stop >= 0 else BEFORE_ALL
+        numbers = (("start", kept.start), ("end", stop), ("axis", axis), ("step", kept.step))
+        bounds = [self.integers([number], f"{label}_{name}") for name, number in numbers]
+        return self("Slice", x, *bounds, label=label)
 
 
 Rewrite = Callable[[ir.Node, Emitter], "ir.Value | Sequence[ir.Value] | None"]

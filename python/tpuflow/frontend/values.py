@@ -33,6 +33,7 @@ __all__ = [
     "reads",
     "scalar_of",
     "shape_of",
+    "sliced",
     "sole_user",
     "state_bound",
     "state_factors",
@@ -179,6 +180,19 @@ def integers_of(value: ir.Value | None) -> list[int] | None:
     """The elements of an integer constant as a list; None for anything else."""
     array = array_of(value)
     return None if array is None else [int(element) for element in array.ravel()]
+
+
+def sliced(node: ir.Node) -> tuple[ir.Value, int, range] | None:
+    """Operand, axis (counted from the front) and indices of a Slice along one axis; None of other nodes."""
+    x, shape = node.inputs[0], shape_of(node.inputs[0])
+    starts, ends, axes = (integers_of(input_at(node, place)) for place in (1, 2, 3))
+    steps = [1] if input_at(node, 4) is None else integers_of(node.inputs[4])
+    if node.op_type != "Slice" or x is None or not shape or not starts or not ends or not axes or not steps:
+        return None
+    if len(axes) > 1:
+        return None
+    axis = axes[0] % len(shape)
+    return x, axis, range(shape[axis])[starts[0] : ends[0] : steps[0]]
 
 
 WHOLE = frozenset({int})

@@ -85,12 +85,7 @@ def tensor_scatter(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 
 def _part(x: ir.Value, axis: int, first: int, last: int, emit: Emitter) -> ir.Value | None:
-    if first >= last:
-        return None
-    bounds = [
-        emit.integers([number], name) for name, number in (("first", first), ("last", last), ("axis", axis))
-    ]
-    return emit("Slice", x, *bounds, label="part")
+    return emit.slice(x, axis, range(first, last), "part") if first < last else None
 
 
 def scatter_one_row(node: ir.Node, emit: Emitter) -> ir.Value | None:

@@ -229,8 +229,7 @@ def split_to_sequence(node: ir.Node, emit: Emitter) -> ir.Value | None:
     parts: list[ir.Value] = []
     start = 0
     for size in sizes:
-        numbers = (("start", start), ("end", start + size), ("axis", axis), ("step", 1))
-        part = emit("Slice", x, *(emit.integers([number], label) for label, number in numbers), label="part")
+        part = emit.slice(x, axis, range(start, start + size), "part")
         parts.append(emit.reshape(part, (*shape[:axis], *shape[axis + 1 :]), "item") if drop else part)
         start += size
     return emit("SequenceConstruct", *parts) if parts else None

@@ -182,22 +182,15 @@ def rotate(
     ]
     kept = None
     if turned < width:
-        x, kept = _part(x, 3, 0, turned, emit), _part(x, 3, turned, width, emit)
+        x, kept = emit.slice(x, 3, range(turned), "part"), emit.slice(x, 3, range(turned, width), "part")
     pairs = emit.reshape(x, (b, s, heads, half, 2), f"{label}_pairs") if interleaved else x
     axis, middle, end = (4, 1, 2) if interleaved else (3, half, turned)
-    first, second = _part(pairs, axis, 0, middle, emit), _part(pairs, axis, middle, end, emit)
+    first, second = (emit.slice(pairs, axis, each, "part") for each in (range(middle), range(middle, end)))
     quarter = emit("Concat", second, first, attributes={"axis": axis}, label=f"{label}_partners")
     if interleaved:
         quarter = emit.reshape(quarter, (b, s, heads, turned), f"{label}_quarter_shape")
     y = emit("Add", emit("Mul", x, factors[0]), emit("Mul", quarter, factors[1]), label=f"{label}_rotated")
     return y if kept is None else emit("Concat", y, kept, attributes={"axis": 3}, label=f"{label}_whole")
-
-
-def _part(x: ir.Value, axis: int, first: int, last: int, emit: Emitter) -> ir.Value:
-    bounds = [
-        emit.integers([number], name) for name, number in (("first", first), ("last", last), ("axis", axis))
-    ]
-    return emit("Slice", x, *bounds, label="part")
 
 
 def _caches(node: ir.Node, places: tuple[int, int]) -> tuple[Array, Array] | None:
@@ -253,7 +246,7 @@ def _split_heads(node: ir.Node, heads: int, shared: int, emit: Emitter) -> list[
     if key is None or value is None:
         width = features // (heads + 2 * shared)
         ends = np.cumsum([0, heads * width, shared * width, shared * width]).tolist()
-        parts = [_part(query, 2, first, last, emit) for first, last in pairwise(ends)]
+        parts = [emit.slice(query, 2, range(first, last), "part") for first, last in pairwise(ends)]
     else:
         width, parts = features // heads, [query, key, value]
     return [

@@ -118,10 +118,7 @@ def _diagonal(value: ir.Value, term: str, letter: str, emit: Emitter) -> Term:
     size = shape[first]
     outer = [shape[k] for k in rest]
     flat = emit.reshape(last, (*outer, size * size), "flat")
-    numbers = (("start", 0), ("end", size * size), ("axis", len(rest)), ("step", size + 1))
-    line = emit(
-        "Slice", flat, *(emit.integers([number], label) for label, number in numbers), label="diagonal"
-    )
+    line = emit.slice(flat, len(rest), range(0, size * size, size + 1), "diagonal")
     return line, "".join(term[k] for k in rest) + letter
 
 

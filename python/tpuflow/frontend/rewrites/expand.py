@@ -22,6 +22,7 @@ from tpuflow.frontend.values import (
     produced_by,
     scalar_of,
     shape_of,
+    sliced,
     sole_user,
     steps_of,
 )
@@ -39,14 +40,11 @@ HIGHEST = 16
 
 def _columns(node: ir.Node) -> slice | None:
     """The columns a Slice keeps of the last axis alone, one by one."""
-    shape = shape_of(node.inputs[0])
-    starts, ends, axes = (integers_of(input_at(node, place)) for place in (1, 2, 3))
-    if shape is None or starts is None or ends is None or axes is None or len(axes) != 1:
+    found = sliced(node)
+    if found is None or not found[2] or found[2].step != 1:
         return None
-    if axes[0] % len(shape) != len(shape) - 1 or (integers_of(input_at(node, 4)) or [1]) != [1]:
-        return None
-    kept = slice(*slice(starts[0], ends[0]).indices(shape[-1]))
-    return kept if kept.stop > kept.start else None
+    x, axis, kept = found
+    return slice(kept.start, kept.stop) if axis == len(shape_of(x) or ()) - 1 else None
 
 
 def projection(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -99,17 +97,8 @@ def resizing(node: ir.Node, emit: Emitter) -> ir.Value | None:
         return None
     for axis in (2, 3):  # around the image its border goes on, which a transposed convolution does not know
         size = shape[axis]
-        ends = [((0, 1), "before"), ((size - 1, size), "behind")]
-        first, last = (
-            emit(
-                "Slice",
-                x,
-                *(emit.integers([n], f"{label}_{part}{axis}") for part, n in (("start", a), ("end", b))),
-                emit.integers([axis], f"{label}_axis{axis}"),
-                label=f"{label}{axis}",
-            )
-            for (a, b), label in ends
-        )
+        first = emit.slice(x, axis, range(1), f"before{axis}")
+        last = emit.slice(x, axis, range(size - 1, size), f"behind{axis}")
         x = emit("Concat", first, x, last, attributes={"axis": axis}, label=f"border{axis}")
     tents = [_tent(factor) for factor in factors]
     kernel = np.broadcast_to(np.multiply.outer(*tents), (shape[1], 1, len(tents[0]), len(tents[1])))

@@ -191,13 +191,8 @@ def _join_rows(a: ir.Value, b: ir.Value, source: Array, size: int, emit: Emitter
     for start, end in pairwise(bounds):
         first = int(source[start])
         value, offset = (a, 0) if first < size else (b, size)
-        parts.append(_rows(value, first - offset, first - offset + end - start, emit))
+        parts.append(emit.slice(value, 0, range(first - offset, first - offset + end - start)))
     return parts[0] if len(parts) == 1 else emit("Concat", *parts, attributes={"axis": 0})
-
-
-def _rows(value: ir.Value, start: int, end: int, emit: Emitter) -> ir.Value:
-    names = (("start", start), ("end", end), ("axis", 0), ("step", 1))
-    return emit("Slice", value, *(emit.integers([number], label) for label, number in names))
 
 
 def reversed_sequence(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -253,7 +248,8 @@ def one_hot(node: ir.Node, emit: Emitter) -> ir.Value | None:
     count = int(depth)
     axis = node.attributes.get_int("axis", -1) % (len(shape) + 1)
     column = emit.reshape(indices, (*shape[:axis], 1, *shape[axis:]), "column")
-    off, on = (emit.reshape(_rows(values, k, k + 1, emit), (), label) for k, label in ((0, "off"), (1, "on")))
+    halves = ((range(1), "off"), (range(1, 2), "on"))
+    off, on = (emit.reshape(emit.slice(values, 0, half), (), label) for half, label in halves)
     chosen = emit("Where", _is_index(column, count, len(shape) - axis, emit), on, off)
     return chosen if y is None or shape_of(chosen) == y else emit.reshape(chosen, y, "shape")
 
@@ -289,8 +285,7 @@ def chosen_elements(node: ir.Node, emit: Emitter) -> ir.Value | None:
         return None
     for k, (size, part) in enumerate(zip(shape, wanted, strict=True)):
         if k != axis and part != size:
-            numbers = [emit.integers([number], f"part{k}") for number in (0, part, k, 1)]
-            x = emit("Slice", x, *numbers, label=f"part{k}")
+            x = emit.slice(x, k, range(part), f"part{k}")
     column = emit.reshape(indices, (*wanted, 1), "column")
     here = _is_index(column, shape[axis], 0, emit)
     order = [*(k for k in range(len(shape)) if k != axis), axis]

@@ -25,9 +25,9 @@ from tpuflow.frontend.values import (
     array_of,
     attributes_of,
     input_at,
-    integers_of,
     produced_by,
     shape_of,
+    sliced,
     sole_user,
     steps_of,
 )
@@ -101,13 +101,10 @@ def _channels_of(value: ir.Value | None) -> tuple[ir.Value, range] | None:
     if value is None or shape is None:
         return None
     node = produced_by(value, "Slice")
-    whole = None if node is None else shape_of(node.inputs[0])
-    if node is None or whole is None or node.inputs[0] is None:
+    found = None if node is None else sliced(node)
+    if found is None or found[1] != CHANNELS or found[2].step != 1:
         return value, range(shape[CHANNELS])
-    starts, ends, axes, steps = (integers_of(input_at(node, place)) for place in range(1, 5))
-    if starts is None or ends is None or axes != [CHANNELS] or steps != [1]:
-        return value, range(shape[CHANNELS])
-    return node.inputs[0], range(*slice(starts[0], ends[0]).indices(whole[CHANNELS]))
+    return found[0], found[2]
 
 
 def one_convolution(node: ir.Node, emit: Emitter) -> ir.Value | None:

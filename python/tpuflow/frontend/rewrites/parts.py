@@ -24,8 +24,8 @@ from tpuflow.frontend.values import (
     array_of,
     attributes_of,
     input_at,
-    integers_of,
     shape_of,
+    sliced,
     sole_user,
     steps_of,
     use_count,
@@ -143,12 +143,9 @@ def _axes_behind(
 
 
 def _taken(node: ir.Node) -> tuple[int, range] | None:
-    """The axis and indices of a Slice along a single one."""
-    shape = shape_of(node.inputs[0])
-    starts, ends, axes, steps = (integers_of(input_at(node, place)) for place in range(1, 5))
-    if shape is None or starts is None or ends is None or not axes or len(axes) > 1 or steps != [1]:
-        return None
-    return axes[0], range(shape[axes[0]])[starts[0] : ends[0]]
+    """The axis and indices of a Slice of neighbours along a single one."""
+    found = sliced(node)
+    return None if found is None or found[2].step != 1 else found[1:]
 
 
 def _is_worth(chain: _Chain, value: ir.Value) -> bool:

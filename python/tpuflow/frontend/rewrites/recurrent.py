@@ -119,13 +119,7 @@ class _Cell:
 
     def gate(self, x: ir.Value, first: int, count: int = 1) -> ir.Value:
         """`count` gates of [1, batch, gates hidden]."""
-        bounds = (
-            ("start", first * self.hidden),
-            ("end", (first + count) * self.hidden),
-            ("axis", 2),
-            ("step", 1),
-        )
-        return self.emit("Slice", x, *(self.emit.integers([n], label) for label, n in bounds), label="gate")
+        return self.emit.slice(x, 2, range(first * self.hidden, (first + count) * self.hidden), "gate")
 
     def activate(self, index: int, x: ir.Value) -> ir.Value:
         """An activation of what is limited beforehand."""
@@ -194,19 +188,12 @@ class _Cell:
 
 def _part(value: ir.Value, index: int, shape: Sequence[int], emit: Emitter, label: str) -> ir.Value:
     """`value[index]` along the first axis, in another shape."""
-    bounds = (("start", index), ("end", index + 1), ("axis", 0), ("step", 1))
-    taken = emit("Slice", value, *(emit.integers([n], f"{label}_{name}") for name, n in bounds), label=label)
+    taken = emit.slice(value, 0, range(index, index + 1), label)
     return emit.reshape(taken, shape, f"{label}_shape")
 
 
 def _columns(value: ir.Value, first: int, last: int, emit: Emitter, label: str) -> ir.Value:
-    bounds = (
-        ("start", first),
-        ("end", last),
-        ("axis", value.shape.rank() - 1 if value.shape else 0),
-        ("step", 1),
-    )
-    return emit("Slice", value, *(emit.integers([n], f"{label}_{name}") for name, n in bounds), label=label)
+    return emit.slice(value, value.shape.rank() - 1 if value.shape else 0, range(first, last), label)
 
 
 def _reset_first(value: ir.Value, hidden: int, emit: Emitter, label: str) -> ir.Value:

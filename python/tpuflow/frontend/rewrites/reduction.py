@@ -95,17 +95,12 @@ def product(node: ir.Node, emit: Emitter) -> ir.Value | None:
         while size > 1:
             half = size // 2
             if size % 2:
-                odd.append(_part(x, axis, 2 * half, size, emit))
-            x = emit("Mul", _part(x, axis, 0, half, emit), _part(x, axis, half, 2 * half, emit))
+                odd.append(emit.slice(x, axis, range(2 * half, size)))
+            x = emit("Mul", emit.slice(x, axis, range(half)), emit.slice(x, axis, range(half, 2 * half)))
             size = half
         for rest in odd:
             x = emit("Mul", x, rest)
     return x if shape_of(x) == y else emit.reshape(x, y, "shape")
-
-
-def _part(x: ir.Value, axis: int, start: int, end: int, emit: Emitter) -> ir.Value:
-    bounds = [emit.integers([number], label) for number, label in ((start, "start"), (end, "end"))]
-    return emit("Slice", x, *bounds, emit.integers([axis], "axis"), emit.integers([1], "step"))
 
 
 LARGEST = float(np.finfo(np.float32).max)

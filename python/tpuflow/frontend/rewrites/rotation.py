@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpuflow.frontend.rewrites.tables import is_function
-from tpuflow.frontend.values import array_of, integers_of, produced_by, shape_of, sole_user, steps_of
+from tpuflow.frontend.values import array_of, produced_by, shape_of, sliced, sole_user, steps_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -104,11 +104,7 @@ def in_reverse(x: ir.Value, axis: int, emit: Emitter) -> ir.Value:
 
 def _reversed(pairs: ir.Value, axis: int, emit: Emitter) -> ir.Value:
     """Two along an axis, the second first."""
-    bounds = [
-        emit.integers([number], name)
-        for name, number in (("first", 1), ("last", -3), ("axis", axis), ("step", -1))
-    ]
-    return emit("Slice", pairs, *bounds, label="reversed")
+    return emit.slice(pairs, axis, range(1, -1, -1), "reversed")
 
 
 def exchange_pairs(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -150,15 +146,9 @@ def exchange_halves(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 
 def _slice_of(node: ir.Node, along: int) -> tuple[ir.Value, range] | None:
-    """Operand and indices of a Slice along a single axis."""
-    x, shape = node.inputs[0], shape_of(node.inputs[0])
-    numbers = [integers_of(value) for value in node.inputs[1:]]
-    if x is None or shape is None or len(numbers) != 4:  # `movement` states all of them
-        return None
-    first, last, axes, steps = numbers
-    if first is None or last is None or steps is None or axes != [along]:
-        return None
-    return x, range(shape[along])[slice(first[0], last[0], steps[0])]
+    """Operand and indices of a Slice along one axis."""
+    found = sliced(node)
+    return None if found is None or found[1] != along else (found[0], found[2])
 
 
 RULES: Rules = {"Mul": [signs_in_table], "Concat": [exchange_halves, exchange_pairs]}

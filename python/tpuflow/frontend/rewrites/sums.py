@@ -84,9 +84,7 @@ def running_product(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 def _shift(x: ir.Value, axis: int, size: int, step: int, *, backwards: bool, emit: Emitter) -> ir.Value:
     """`x` moved by `step` along an axis, ones moving in."""
-    bounds = (step, size) if backwards else (0, size - step)
-    names = (("start", bounds[0]), ("end", bounds[1]), ("axis", axis), ("step", 1))
-    kept = emit("Slice", x, *(emit.integers([number], label) for label, number in names))
+    kept = emit.slice(x, axis, range(step, size) if backwards else range(size - step))
     shape = list(shape_of(x) or ())
     shape[axis] = step
     ones = emit.constant(np.ones(shape), "ones", like=x)

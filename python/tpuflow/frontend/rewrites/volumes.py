@@ -42,8 +42,7 @@ def _flat_window(node: ir.Node) -> dict[str, Attribute]:
 
 
 def _tap(x: ir.Value, start: int, count: int, stride: int, emit: Emitter) -> ir.Value:
-    numbers = (("start", start), ("end", start + (count - 1) * stride + 1), ("axis", 2), ("step", stride))
-    return emit("Slice", x, *(emit.integers([number], label) for label, number in numbers), label="tap")
+    return emit.slice(x, 2, range(start, start + (count - 1) * stride + 1, stride), "tap")
 
 
 def _pad_depth(x: ir.Value, before: int, after: int, emit: Emitter) -> ir.Value:
