@@ -16,7 +16,7 @@ from tpuflow.lowering.view import Loop, View
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["Shape", "StoredValue", "input_order", "natural_order", "rearrangement"]
+__all__ = ["Run", "Shape", "StoredValue", "input_order", "natural_order", "rearrangement", "runs"]
 
 Shape = tuple[int, ...]
 
@@ -70,6 +70,42 @@ def natural_order(view: View) -> Shape:
     stride = [max((step for _, step in loops), default=0) for loops in view.axes]
     moves = [bool(loops) and stride[axis] > 0 for axis, loops in enumerate(view.axes)]
     return tuple(sorted(range(len(view.axes)), key=lambda a: (moves[a], -stride[a], a)))
+
+
+@dataclass(frozen=True)
+class Run:
+    """Axes of a value that lie together in axes of its tensor, both outermost first.
+
+    Attributes:
+        axes: Axes of the value.
+        places: Axes of the tensor, of as many elements.
+    """
+
+    axes: Shape
+    places: Shape
+
+
+def runs(stored: StoredValue, order: Sequence[int]) -> list[Run] | None:
+    """The shortest runs of a value that is dense in `order` and the whole tensor; None where it is not.
+
+    Tokens that are the pixels of an image and heads that are parts of its channels are two runs:
+    `[heads, d, tokens]` in `[h, w, heads d]`.
+    """
+    extents = stored.view.shape
+    if stored.view != View.dense(extents, order):
+        return None
+    found: list[Run] = []
+    axes_left, places_left = list(order), list(range(len(stored.shape)))
+    while axes_left or places_left:
+        axes = [axes_left.pop(0)] if axes_left else []
+        places = [] if axes else [places_left.pop(0)]
+        while (a := math.prod(extents[k] for k in axes)) != (b := math.prod(stored.shape[k] for k in places)):
+            short, left = (axes, axes_left) if a < b else (places, places_left)
+            if not left:
+                return None
+            short.append(left.pop(0))
+        found.append(Run(tuple(axes), tuple(places)))
+    return found
 
 
 CHANNELS_LAST = frozenset(

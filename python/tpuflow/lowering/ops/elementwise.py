@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tpuflow.lowering import scheme
 from tpuflow.lowering.fixed_point import saturating
 from tpuflow.lowering.grids import FURTHER
-from tpuflow.lowering.layout import StoredValue, input_order, natural_order
+from tpuflow.lowering.layout import StoredValue, input_order, natural_order, runs
 from tpuflow.lowering.nodes import float_constant, is_constant, shape_of
 from tpuflow.lowering.operators import Op
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
@@ -190,22 +190,57 @@ def _broadcast(
     """Operands of different shape or order, both in the order of the larger one."""
     lead = len(out) - len(anchor.view.shape)
     order = (*range(lead), *(axis + lead for axis in natural_order(anchor.view)))
-    placed = []
-    for value in values:
-        if value is None:
-            raise UnsupportedNodeError("an operand is left out")
-        placed.append(_operand_in_order(context, value, context.stored[value], out, order))
+    operands = [value for value in values if value is not None]
+    if len(operands) < len(values):
+        raise UnsupportedNodeError("an operand is left out")
     shape = tuple(out[axis] for axis in order)
+    own = [_extents(value, order) for value in operands]
+    as_stored = _as_stored([shape_of(value) for value in operands], out, anchor, order)
+    if as_stored is not None:
+        shape, own = anchor.shape, as_stored
+    placed = [
+        _operand_in_order(context, value, context.stored[value], out, order, extents)
+        for value, extents in zip(operands, own, strict=True)
+    ]
     return placed[0], placed[1], shape, View.dense(out, order)
 
 
+def _as_stored(
+    shapes: Sequence[Shape], out: Shape, anchor: StoredValue, order: Sequence[int]
+) -> list[Shape] | None:
+    """The shapes of operands that broadcast to the tensor of the larger one as it is.
+
+    None where one of them is broadcast along some of the axes alone that lie together in that tensor.
+    """
+    found = runs(anchor, order) if anchor.view.shape == out else None
+    if found is None:
+        return None
+    operands: list[Shape] = []
+    for shape in shapes:
+        padded = (1,) * (len(out) - len(shape)) + tuple(shape)
+        own = list(anchor.shape)
+        for run in found:
+            whole = {padded[axis] == out[axis] for axis in run.axes if out[axis] > 1}
+            if len(whole) > 1:
+                return None
+            if False in whole:
+                for place in run.places:
+                    own[place] = 1
+        operands.append(tuple(own))
+    return operands
+
+
 def _operand_in_order(
-    context: Lowering, value: ir.Value, stored: StoredValue, out: Shape, order: Sequence[int]
+    context: Lowering,
+    value: ir.Value,
+    stored: StoredValue,
+    out: Shape,
+    order: Sequence[int],
+    shape: Shape,
 ) -> StoredValue:
-    """A value as a tensor with the axes of `out` in an order, of extent 1 where it is broadcast."""
+    """A value as a tensor of `shape`, the axes of `out` in an order, of extent 1 where it is broadcast."""
     missing = len(out) - len(stored.view.shape)
     padded = View(((),) * missing + stored.view.axes, stored.view.offset)
-    shape = tuple(padded.shape[axis] for axis in order)
     if not (
         padded == View.dense(padded.shape, order)
         and _without_leading_ones(stored.shape) == _without_leading_ones(shape)
@@ -332,7 +367,9 @@ def select(context: Lowering, step: Step) -> None:
             continue
         stored = context.requantize(value, target)
         if whole:
-            tensors.append(_operand_in_order(context, value, stored, out, order).tensor)
+            tensors.append(
+                _operand_in_order(context, value, stored, out, order, _extents(value, order)).tensor
+            )
             continue
         spread = replace(stored, view=stored.view.expand(out))
         tensors.append(context.rearrange(value, order, stored=spread).tensor)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tpuflow.lowering.grids import float_clamp
-from tpuflow.lowering.layout import natural_order
+from tpuflow.lowering.layout import natural_order, runs
 from tpuflow.lowering.nodes import attribute, constant, input_or_none, shape_of
 from tpuflow.lowering.operators import Op
 from tpuflow.lowering.ops.pool import Cells, average
@@ -14,6 +15,7 @@ from tpuflow.lowering.registry import UnsupportedNodeError, lowers
 from tpuflow.lowering.view import View
 
 if TYPE_CHECKING:
+    from tpuflow.lowering.layout import StoredValue
     from tpuflow.lowering.lowering import Lowering
     from tpuflow.lowering.operators import FloatReductionFields, RequantFields, WindowFields
     from tpuflow.lowering.plan import Step
@@ -42,8 +44,10 @@ def reduction(context: Lowering, step: Step) -> None:
     axes = sorted({axis % len(extents) for axis in stated} or set(range(len(extents))))
     stored = context.whole_tensor(value)
     order = stored.view.permutation(stored.elements) or natural_order(stored.view)
-    stored = context.rearrange(value, order)
-    places = sorted(order.index(axis) for axis in axes)
+    places = _places(stored, order, axes)
+    if places is None:
+        stored = context.rearrange(value, order)
+        places = sorted(order.index(axis) for axis in axes)
     reduced = tuple(1 if place in places else extent for place, extent in enumerate(stored.shape))
     view = View.dense([1 if axis in axes else extent for axis, extent in enumerate(extents)], order)
     if not attribute(node, "keepdims", 1):
@@ -89,6 +93,21 @@ def reduction(context: Lowering, step: Step) -> None:
     )
     op = Op.reduce(input=stored.tensor, kind=kind, axes=places, requant=requant.fields())
     context.emit(step, op, reduced, view, target)
+
+
+def _places(stored: StoredValue, order: Sequence[int], axes: Sequence[int]) -> list[int] | None:
+    """The tensor's axes that hold just the axes to be reduced; None if there are none such."""
+    extents, places = stored.view.shape, []
+    found = runs(stored, order)
+    if found is None or stored.shape == tuple(extents[axis] for axis in order):
+        return None
+    for run in found:
+        reduced = {axis in axes for axis in run.axes if extents[axis] > 1}
+        if len(reduced) > 1:
+            return None
+        if True in reduced:
+            places += [place for place in run.places if stored.shape[place] > 1]
+    return places or None
 
 
 def _wide(kind: str, dtype: str) -> bool:
