@@ -39,7 +39,6 @@ def split(*sizes: int) -> tuple[Node, dict[str, np.ndarray]]:
 
 @pytest.mark.parametrize("group", [1, 2, 4])
 @pytest.mark.parametrize("window", [{}, {"strides": [2, 1], "pads": [1, 0, 2, 1]}, {"dilations": [2, 2]}])
-@pytest.mark.feature("IMP-11")
 def test_equal_parts_of_the_channels(group: int, window: dict[str, Any]) -> None:
     parts, sizes = split(4, 4, 4)
     nodes, weights = convolutions([8, 8, 8], 4, group, **window)
@@ -51,7 +50,6 @@ def test_equal_parts_of_the_channels(group: int, window: dict[str, Any]) -> None
 
 @settings(max_examples=15, deadline=None)
 @given(widths=st.lists(st.integers(1, 7), min_size=2, max_size=4), biased=st.integers(0, 15))
-@pytest.mark.feature("IMP-11")
 def test_several_of_one_value(widths: list[int], biased: int) -> None:
     nodes, weights = convolutions(widths, 12)
     made: list[Node] = []

@@ -45,7 +45,7 @@ def cut(value: str, axis: int, bounds: list[int]) -> tuple[list[Node], dict[str,
     biased=st.sampled_from(["", "vector", "scalar"]),
     function=st.sampled_from(["", "LeakyRelu", "Relu"]),
 )
-@pytest.mark.feature("IMP-11")
+@pytest.mark.feature("IMP-15")
 def test_whole_passes_of_the_array(parts: list[int], biased: str, function: str) -> None:
     bounds = [128 * sum(parts[:k]) for k in range(len(parts) + 1)]
     columns = bounds[-1] + 128  # the last of which nobody reads
@@ -63,7 +63,7 @@ def test_whole_passes_of_the_array(parts: list[int], biased: str, function: str)
 
 
 @pytest.mark.parametrize("order", [[2, 0, 3, 1, 4], [2, 3, 0, 4, 1], [0, 1, 3, 2, 4]])
-@pytest.mark.feature("IMP-11")
+@pytest.mark.feature("IMP-15")
 def test_queries_keys_and_values(order: list[int]) -> None:
     constants = {"w": array(16, 288, scale=0.2), "b": array(288), "shape": integers(2, 5, 3, 4, 24)}
     nodes: list[Node] = [
@@ -78,7 +78,7 @@ def test_queries_keys_and_values(order: list[int]) -> None:
     assert "Slice" not in operators(model)
 
 
-@pytest.mark.feature("IMP-11")
+@pytest.mark.feature("IMP-15")
 def test_parts_of_every_head() -> None:
     constants = {"w": array(16, 384, scale=0.2), "shape": integers(2, 5, 4, 96)}
     nodes: list[Node] = [
@@ -91,7 +91,7 @@ def test_parts_of_every_head() -> None:
     assert widths(model) == [128, 128, 128]
 
 
-@pytest.mark.feature("IMP-11")
+@pytest.mark.feature("IMP-15")
 def test_axes_of_size_one_around_the_channels() -> None:
     constants = {"w": array(16, 288, scale=0.2)}
     constants |= {"first": integers(10, 1, 1, 3, 96), "second": integers(3, 10, 1, 96)}
@@ -108,7 +108,7 @@ def test_axes_of_size_one_around_the_channels() -> None:
 
 
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.feature("IMP-11")
+@pytest.mark.feature("IMP-15")
 def test_channels_of_a_convolution(*, biased: bool) -> None:
     constants = {"w": array(240, 6, 3, 3, scale=0.2), "b": array(240)}
     nodes: list[Node] = [

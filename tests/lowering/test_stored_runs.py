@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +20,6 @@ from tpuflow.lowering.view import View
     cuts=st.tuples(st.sets(st.integers(0, 6)), st.sets(st.integers(0, 6))),
     data=st.data(),
 )
-@pytest.mark.feature("IMP-11")
 def test_runs_are_the_shortest_of_equal_size(
     factors: list[int], cuts: tuple[set[int], set[int]], data: st.DataObject
 ) -> None:
@@ -45,7 +43,6 @@ def test_runs_are_the_shortest_of_equal_size(
         assert set.intersection(*inner) <= {1, math.prod(sizes[0])}
 
 
-@pytest.mark.feature("IMP-11")
 def test_what_does_not_lie_in_order_has_no_runs() -> None:
     dense = View.dense((3, 8))
     assert runs(StoredValue(0, (24,), dense, None), (0, 1)) == [Run((0, 1), (0,))]
@@ -62,7 +59,6 @@ def test_what_does_not_lie_in_order_has_no_runs() -> None:
     reduced=st.sampled_from(["ReduceL2", "ReduceMax"]),
     over=st.sampled_from(["tokens", "channels", "a head's channels"]),
 )
-@pytest.mark.feature("IMP-11")
 def test_heads_of_an_image_are_scaled_where_they_lie(
     heads: int, width: int, sides: tuple[int, int], reduced: str, over: str
 ) -> None:

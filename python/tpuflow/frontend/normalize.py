@@ -28,6 +28,7 @@ from tpuflow.frontend.rewrites import (
     arithmetic,
     attention,
     caches,
+    channel_attention,
     codes,
     contributed,
     control,
@@ -143,7 +144,9 @@ STAGES: Mapping[str, Callable[[ir.Model], bool]] = {
     "transposes towards the outputs": _rules(LAYOUT),
     "recognise functions": _rules(RECOGNIZED),
     "one normalised axis": _rules(normalization.ONE_AXIS),
-    "fold scales and shifts": _rules(_merge(joined.RULES, parts.RULES, affine.FOLDING, attention.RULES)),
+    "fold scales and shifts": _rules(
+        _merge(joined.RULES, parts.RULES, affine.FOLDING, attention.RULES, channel_attention.RULES)
+    ),
     "scales and shifts alone": _rules(affine.LEFT_OVER),
     "two spatial axes": _rules(_merge(windows.ONE_AXIS, volumes.RULES)),
     "activations next to their operators": _rules(movement.SINKING),

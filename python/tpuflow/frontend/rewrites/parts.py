@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from tpuflow.frontend.rewrite import Emitter, Rules
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "axes_behind"]
 
 LONGEST = 8
 """Nodes between a product and a Slice."""
@@ -117,7 +117,7 @@ def _chain_to(value: ir.Value) -> _Chain | None:
         return None
     for each in nodes:
         after = shape_of(each.outputs[0])
-        following = None if after is None else _axes_behind(each, shape, axes[-1], after)
+        following = None if after is None else axes_behind(each, shape, axes[-1], after)
         if following is None or after is None:
             return None
         axes.append(following)
@@ -125,9 +125,10 @@ def _chain_to(value: ir.Value) -> _Chain | None:
     return _Chain(node, tuple(nodes), tuple(axes))
 
 
-def _axes_behind(
+def axes_behind(
     node: ir.Node, before: Sequence[int], axes: tuple[int, ...], after: Sequence[int]
 ) -> tuple[int, ...] | None:
+    """The axes of a node's result, of shape `after`, that are together the axes `axes` of its operand."""
     if node.op_type == "Reshape":
         return _grouped(before, axes, after)
     if node.op_type == "Transpose":
