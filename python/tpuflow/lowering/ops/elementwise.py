@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from tpuflow.frontend.values import sliced
 from tpuflow.lowering import scheme
 from tpuflow.lowering.fixed_point import saturating
 from tpuflow.lowering.grids import FURTHER
 from tpuflow.lowering.layout import StoredValue, input_order, natural_order, runs
 from tpuflow.lowering.nodes import float_constant, is_constant, shape_of
 from tpuflow.lowering.operators import Op
-from tpuflow.lowering.registry import UnsupportedNodeError, lowers
+from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError, lowers
 from tpuflow.lowering.view import View
 
 if TYPE_CHECKING:
@@ -159,10 +160,21 @@ def placed_operands(
         and (values[0] is not values[1])
         and not (whole and _same_layout(context, computed, anchor))
     ):
-        return _broadcast(context, values, out, anchor)
+        return _broadcast(context, values, step.output, out, anchor)
     if not whole:
         spread = replace(anchor, view=anchor.view.expand(out))
-        anchor = context.rearrange(anchor_value, natural_order(spread.view), stored=spread)
+        order = _cut_axis_first(step.output, natural_order(spread.view))
+        if len(computed) == 1 and _spread_each_other(values, out, order):
+            shape, view = tuple(out[axis] for axis in order), View.dense(out, order)
+            grid = anchor.quant if slack else None
+            a, b = (
+                _operand_in_order(context, value, anchor, out, order, _extents(value, order))
+                if value is anchor_value
+                else _constant(context, step, value, shape, view, grid, slack)
+                for value in values
+            )
+            return a, b, shape, view
+        anchor = context.rearrange(anchor_value, order, stored=spread)
     view = anchor.view.expand(out)
     placed = []
     for value in values:
@@ -176,6 +188,19 @@ def placed_operands(
     return placed[0], placed[1], anchor.shape, view
 
 
+def _spread_each_other(values: Sequence[ir.Value | None], out: Shape, order: Shape) -> bool:
+    """Whether a computed operand and a constant repeat along other axes, so that neither need be spread."""
+    shape, view = tuple(out[axis] for axis in order), View.dense(out, order)
+    extents = []
+    for value in values:
+        array = float_constant(value)
+        if array is not None:
+            extents.append(laid_out(array, shape, view).shape)
+        elif value is not None:
+            extents.append(_extents(value, order))
+    return np.broadcast_shapes(*extents) == shape
+
+
 def _same_layout(context: Lowering, computed: list[ir.Value], anchor: StoredValue) -> bool:
     """Whether both operands lie in their tensors in the same way."""
     stored = [context.stored[value] for value in computed]
@@ -185,11 +210,17 @@ def _same_layout(context: Lowering, computed: list[ir.Value], anchor: StoredValu
 
 
 def _broadcast(
-    context: Lowering, values: list[ir.Value | None], out: tuple[int, ...], anchor: StoredValue
+    context: Lowering,
+    values: list[ir.Value | None],
+    result: ir.Value,
+    out: tuple[int, ...],
+    anchor: StoredValue,
 ) -> tuple[StoredValue, StoredValue, tuple[int, ...], View]:
     """Operands of different shape or order, both in the order of the larger one."""
     lead = len(out) - len(anchor.view.shape)
     order = (*range(lead), *(axis + lead for axis in natural_order(anchor.view)))
+    if math.prod(anchor.view.shape) < math.prod(out):
+        order = _cut_axis_first(result, order)
     operands = [value for value in values if value is not None]
     if len(operands) < len(values):
         raise UnsupportedNodeError("an operand is left out")
@@ -203,6 +234,27 @@ def _broadcast(
         for value, extents in zip(operands, own, strict=True)
     ]
     return placed[0], placed[1], shape, View.dense(out, order)
+
+
+def _cut_axis_first(value: ir.Value, order: Shape) -> Shape:
+    """An order in which what Slices take of a new value, one after the other as steps do, lies together."""
+    axes, met, waiting = set(), {value}, [value]
+    while waiting:
+        for node in (use.node for use in waiting.pop().uses()):
+            found = sliced(node)
+            if found is not None:
+                axes.add(found[1])
+            elif (
+                node.op_type not in VIEWS
+                and node.outputs[0] not in met
+                and shape_of(node.outputs[0]) == shape_of(value)
+            ):
+                met.add(node.outputs[0])
+                waiting.append(node.outputs[0])
+    if len(axes) != 1:
+        return order
+    (cut,) = axes
+    return (cut, *(axis for axis in order if axis != cut))
 
 
 def _as_stored(

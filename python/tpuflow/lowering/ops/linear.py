@@ -286,7 +286,10 @@ def _expand_lead(
 
 def _activation_product(context: Lowering, step: Step) -> None:
     lead = shape_of(step.node.outputs[0])[:-2]
-    a, b = (_expand_lead(context, context.operand(step.node, i), lead) for i in (0, 1))
+    turned = _is_column_of_turned(context, step)
+    order = (*range(len(lead)), len(lead) + 1, len(lead)) if turned else None
+    places = (1, 0) if turned else (0, 1)
+    a, b = (_expand_lead(context, context.operand(step.node, place), lead, order) for place in places)
     wide = "int16" in {a.grid.dtype, b.grid.dtype}
     target = context.grids.target(step)
     factor = np.array([a.grid.scale * b.grid.scale])
@@ -297,4 +300,16 @@ def _activation_product(context: Lowering, step: Step) -> None:
         finish = with_first_shift(finish, bits_before_bias(context, step, factor, end.scale))
     op = Op.mat_mul(a=a.tensor, b=b.tensor, epilogue=finish)
     shape = (*lead, a.shape[-2], b.shape[-1])
-    context.emit(step, op, shape, View.dense(shape), target)
+    view = View.dense(shape)
+    context.emit(step, op, shape, view if order is None else view.transpose(order), target)
+
+
+def _is_column_of_turned(context: Lowering, step: Step) -> bool:
+    """Whether `A b`, one column, is `(b' A')'` without moving A, whose columns are what lies together."""
+    value = context.operand(step.node, 0)
+    stored, rank = context.stored[value], len(shape_of(value))
+    if shape_of(step.node.outputs[0])[-1:] != (1,) or shape_of(value)[-2] == 1:
+        return False
+    extents = stored.view.shape
+    order = (*range(rank - 2), rank - 1, rank - 2)
+    return stored.view == View.dense(extents, order) and stored.view != View.dense(extents)
