@@ -228,7 +228,9 @@ def _broadcast(
     own = [_extents(value, order) for value in operands]
     as_stored = _as_stored([shape_of(value) for value in operands], out, anchor, order)
     if as_stored is not None:
-        shape, own = anchor.shape, as_stored
+        stored = [context.stored[value] for value in operands]
+        if _elements_to_move(stored, order, as_stored) < _elements_to_move(stored, order, own):
+            shape, own = anchor.shape, as_stored
     placed = [
         _operand_in_order(context, value, context.stored[value], out, order, extents)
         for value, extents in zip(operands, own, strict=True)
@@ -293,13 +295,24 @@ def _operand_in_order(
     """A value as a tensor of `shape`, the axes of `out` in an order, of extent 1 where it is broadcast."""
     missing = len(out) - len(stored.view.shape)
     padded = View(((),) * missing + stored.view.axes, stored.view.offset)
-    if not (
-        padded == View.dense(padded.shape, order)
-        and _without_leading_ones(stored.shape) == _without_leading_ones(shape)
-    ):
+    if not _is_in_order(stored, order, shape):
         own = [axis - missing for axis in order if axis >= missing]
         stored = context.rearrange(value, own, shape, stored=stored)
     return StoredValue(stored.tensor, shape, padded, stored.quant)
+
+
+def _elements_to_move(operands: Sequence[StoredValue], order: Sequence[int], shapes: Sequence[Shape]) -> int:
+    """How many elements of operands are moved for tensors of some shapes with the axes in an order."""
+    pairs = zip(operands, shapes, strict=True)
+    return sum(math.prod(shape) for stored, shape in pairs if not _is_in_order(stored, order, shape))
+
+
+def _is_in_order(stored: StoredValue, order: Sequence[int], shape: Shape) -> bool:
+    """Whether a value, with axes of extent 1 in front, is dense in an order and its tensor has a shape."""
+    missing = len(order) - len(stored.view.shape)
+    padded = View(((),) * missing + stored.view.axes, stored.view.offset)
+    is_dense = padded == View.dense(padded.shape, order)
+    return is_dense and _without_leading_ones(stored.shape) == _without_leading_ones(shape)
 
 
 def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
