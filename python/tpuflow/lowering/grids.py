@@ -139,6 +139,9 @@ class Grids:
         found = min(low for low, _ in stated.pairs), max(high for _, high in stated.pairs)
         brought = () if producer is None else introduced_numbers(producer)  # they may occur, however rarely
         found = min(found[0], *brought, found[0]), max(found[1], *brought, found[1])
+        low, high = self._neighbors.kept_range(value)
+        if high - low >= scheme.SMALLEST_SPAN:
+            found = max(found[0], min(low, 0.0)), min(found[1], max(high, 0.0))
         distinguished = self._neighbors.distinguished_range(value) or (-math.inf, math.inf)
         kept = min(distinguished[0], 0.0), max(distinguished[1], 0.0)
         if max(-found[0], found[1]) > FURTHER * max(-kept[0], kept[1]):
