@@ -301,10 +301,18 @@ def _operand_in_order(
     return StoredValue(stored.tensor, shape, padded, stored.quant)
 
 
+WORD = 128
+"""Channels whose pixels are whole words of the cache: an image and its tokens are then the same bytes."""
+
+
 def _elements_to_move(operands: Sequence[StoredValue], order: Sequence[int], shapes: Sequence[Shape]) -> int:
     """How many elements of operands are moved for tensors of some shapes with the axes in an order."""
-    pairs = zip(operands, shapes, strict=True)
-    return sum(math.prod(shape) for stored, shape in pairs if not _is_in_order(stored, order, shape))
+    moved = 0
+    for stored, shape in zip(operands, shapes, strict=True):
+        same_pixels = stored.shape[-1:] == shape[-1:] and math.prod(shape[-1:]) >= WORD
+        if not _is_in_order(stored, order, stored.shape if same_pixels else shape):
+            moved += math.prod(shape)
+    return moved
 
 
 def _is_in_order(stored: StoredValue, order: Sequence[int], shape: Shape) -> bool:
