@@ -3,7 +3,7 @@
 mask + x         a mask that was zero throughout has the step of x, for its own range says nothing
 pad(x, 3)        3 belongs to the grid, whether a sample shows it or not
 where(c, y, k) + x    of k no more than the sum tells apart: it saturates at what it reached
-mask * x         of ones and zeros: x reaches as far as what is left of it
+mask * x         of zeros and one number: x reaches as far as what is left of it
 1 - mask         1 is a code, so that the difference is 0 where the mask is 1
 floor(255 x)     all multiples of 1/255 are codes, for a 4 that rounds to 3.99 becomes 3
 """
@@ -99,17 +99,16 @@ class Neighbors:
         return min(low for low, _ in found), max(high for _, high in found)
 
     def kept_range(self, value: ir.Value) -> tuple[float, float]:
-        """The range of what constants of zeros and ones leave of a value, if nothing else reads it."""
+        """The range of what constants of zeros and one number leave of a value, if nothing else reads it."""
         found = []
         for node, index in value.uses():
             array = float_constant(node.inputs[1 - index]) if node.op_type == "Mul" else None
             kept = self.observed_range(node.outputs[0])
-            if array is None or kept is None or not np.all((array == 0) | (array == 1)) or not array.any():
+            factors = np.empty(0) if array is None else np.unique(array)
+            if factors.size != 2 or not np.any(factors == 0) or kept is None:
                 return -math.inf, math.inf
-            found.append(kept)
-        if not found or value.is_graph_output():
-            return -math.inf, math.inf
-        return min(low for low, _ in found), max(high for _, high in found)
+            found += [bound / float(factors.sum()) for bound in kept]
+        return (min(found), max(found)) if found and not value.is_graph_output() else (-math.inf, math.inf)
 
     def _distinguished_by(self, node: ir.Node, index: int) -> tuple[float, float] | None:
         """The numbers that an operator of two operands tells apart in one of them."""
