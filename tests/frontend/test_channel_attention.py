@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tpuflow
 from frontend.graphs import Node, array, graph, normalized, operators
+from tpuflow.config import Config
+from tpuflow.io.samples import Samples
 
 Model = Any
 
@@ -178,3 +181,23 @@ def test_heads_that_do_not_lie_in_channels_stay() -> None:
     nodes: list[Node] = [("MatMul", "q kt", "s"), ("Softmax", "s", "p", {"axis": -1}), ("MatMul", "p v", "y")]
     model = normalized(graph(nodes, shapes, ["y"], {}))
     assert "Reshape" not in operators(model)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int16"])
+@pytest.mark.feature("IMP-14")
+def test_a_product_of_two_heads_that_overflows_stays_outside(dtype: str) -> None:
+    """Keys of one head and values of another are large: infinity in half precision, in no own product."""
+    nodes, constants = linear(4, 16, 40)
+    nodes = [node for node in nodes if node[0] != "Softmax"]
+    nodes = [("Transpose", "k", "kt", {"perm": [0, 1, 3, 2]}) if node[2] == "kt" else node for node in nodes]
+    head = np.repeat(np.arange(4), 16)
+    constants["wk"] = constants["wk"] * np.select([head == 0, head == 1], [3e3, 1e-3], 1).astype(np.float32)
+    constants["wv"] = constants["wv"] * np.select([head == 0, head == 1], [1e-3, 3e3], 1).astype(np.float32)
+    model = tpuflow.load(graph(nodes, {"x": [2, 40, 12]}, ["y"], constants))
+    assert products(model) == [[2, 64, 64], [2, 40, 64]]
+    config = Config.model_validate({"quantize": {"dtype": dtype}})
+    feed = {"x": np.random.default_rng(0).standard_normal((2, 40, 12)).astype(np.float32)}
+    statistics = Samples.of_feeds([feed], model.inputs)
+    quantized = tpuflow.quantize(model, tpuflow.calibrate(model, statistics, config), config)
+    found = np.asarray(tpuflow.simulate(tpuflow.compile(quantized), feed).outputs["y"])
+    assert np.all(np.isfinite(found))

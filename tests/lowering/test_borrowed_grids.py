@@ -168,17 +168,20 @@ def test_equal_to_a_number_that_occurs(dtype: str, kept: int) -> None:
 
 
 @pytest.mark.parametrize("also", ["", "y", "t"])
-@pytest.mark.parametrize("factor", [1.0, 0.35])
+@pytest.mark.parametrize(("operator", "factor"), [("Mul", 1.0), ("Mul", 0.35), ("Where", 1.0)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_a_mask_of_zeros_takes_away_has_no_part_in_the_grid(
-    dtype: str, factor: float, also: str
+    dtype: str, operator: str, factor: float, also: str
 ) -> None:
     """As blocks of a matrix that belong to one head: the others may be larger, and are not read."""
     rng = np.random.default_rng(0)
-    kept = (np.arange(64) < 32).astype(np.float32) * np.float32(factor)
-    nodes = [("MatMul", "x v", "y"), ("Mul", "y m", "t"), ("Sin", "t", "z")]
+    kept = np.arange(64) < 32
+    mask = kept if operator == "Where" else kept.astype(np.float32) * np.float32(factor)
+    masking = ("Where", "m y zero", "t") if operator == "Where" else ("Mul", "y m", "t")
+    nodes = [("MatMul", "x v", "y"), masking, ("Sin", "t", "z")]
+    constants = {"m": mask, "zero": np.array(0.0, np.float32)}
     outputs = ["z", also] if also else ["z"]
-    model = tpuflow.load(graph(nodes, {"x": [1, 4, 8], "v": [1, 8, 64]}, outputs, {"m": kept}))
+    model = tpuflow.load(graph(nodes, {"x": [1, 4, 8], "v": [1, 8, 64]}, outputs, constants))
     v = rng.standard_normal((8, 8, 64)).astype(np.float32) * np.where(kept, 1, 3).astype(np.float32)
     samples = {"x": rng.standard_normal((8, 4, 8)).astype(np.float32), "v": v}
     config = Config.model_validate({"quantize": {"dtype": dtype}})

@@ -3,7 +3,7 @@
 mask + x         a mask that was zero throughout has the step of x, for its own range says nothing
 pad(x, 3)        3 belongs to the grid, whether a sample shows it or not
 where(c, y, k) + x    of k no more than the sum tells apart: it saturates at what it reached
-mask * x         of zeros and one number: x reaches as far as what is left of it
+mask * x, where(mask, x, 0)   of zeros and one number: x reaches as far as what is left of it
 1 - mask         1 is a code, so that the difference is 0 where the mask is 1
 floor(255 x)     all multiples of 1/255 are codes, for a 4 that rounds to 3.99 becomes 3
 """
@@ -99,15 +99,13 @@ class Neighbors:
         return min(low for low, _ in found), max(high for _, high in found)
 
     def kept_range(self, value: ir.Value) -> tuple[float, float]:
-        """The range of what constants of zeros and one number leave of a value, if nothing else reads it."""
+        """The range of what constant masks leave of a value, zeros elsewhere, if nothing else reads it."""
         found = []
         for node, index in value.uses():
-            array = float_constant(node.inputs[1 - index]) if node.op_type == "Mul" else None
-            kept = self.observed_range(node.outputs[0])
-            factors = np.empty(0) if array is None else np.unique(array)
-            if factors.size != 2 or not np.any(factors == 0) or kept is None:
+            factor, kept = _kept_factor(node, index), self.observed_range(node.outputs[0])
+            if factor is None or kept is None:
                 return -math.inf, math.inf
-            found += [bound / float(factors.sum()) for bound in kept]
+            found += [bound / factor for bound in kept]
         return (min(found), max(found)) if found and not value.is_graph_output() else (-math.inf, math.inf)
 
     def _distinguished_by(self, node: ir.Node, index: int) -> tuple[float, float] | None:
@@ -188,6 +186,17 @@ def _constant_factor(node: ir.Node, index: int) -> float | None:
     """The largest magnitude of the constants that a product multiplies an operand by; None if it has none."""
     array = float_constant(node.inputs[1 - index])
     return None if array is None or not array.size else float(np.abs(array).max())
+
+
+def _kept_factor(node: ir.Node, index: int) -> float | None:
+    """The factor of an operand's elements where a constant mask keeps them; None of other nodes."""
+    if node.op_type == "Where":
+        zero = float_constant(node.inputs[2])
+        known = index == 1 and constant(node.inputs[0]) is not None and zero is not None and not np.any(zero)
+        return 1.0 if known else None
+    array = float_constant(node.inputs[1 - index]) if node.op_type == "Mul" else None
+    factors = np.empty(0) if array is None else np.unique(array)
+    return float(factors.sum()) if factors.size == 2 and np.any(factors == 0) else None
 
 
 def padding(node: ir.Node) -> float | None:

@@ -5,8 +5,8 @@
 
 Between both products stands a d x d matrix for each head. The array takes a whole pass for each, and where
 the channels of all heads lie together behind each token, every operand is copied to part them. So all
-channels meet all channels, pairs of different heads are left out (by the mask of the softmax, or multiplied
-by zero), and the second product takes all channels of a token at once: its weights are block-diagonal.
+channels meet all channels, pairs of different heads are left out (by the mask of the softmax, or replaced
+by zeros), and the second product takes all channels of a token at once: its weights are block-diagonal.
 """
 
 from __future__ import annotations
@@ -211,7 +211,9 @@ def linear_attention(node: ir.Node, emit: Emitter) -> ir.Value | None:
         return None
     lead = list(heads.lead)
     x = heads.matrix(left, right, emit)
-    x = emit("Mul", x, emit.constant(heads.of_one_head(), "blocks", like=x), label="blocks")
+    # Chosen, not multiplied: in half precision channels of two heads may overflow, and 0 * infinity is no 0.
+    zero = emit.constant(np.array(0.0), "zero", like=x)
+    x = emit("Where", emit.constant(heads.of_one_head(), "of_one_head"), x, zero, label="blocks")
     tokens = emit("Transpose", q, attributes={"perm": [*range(head), before, head, last]}, label="tokens")
     tokens = emit.reshape(tokens, [*lead, y[-2], heads.heads * heads.rows], "queries")
     result = emit.reshape(emit("MatMul", tokens, x), [*lead, y[-2], heads.heads, heads.columns], "heads")
