@@ -174,22 +174,40 @@ fn vector(program: &Program, v: &Vector) -> Result<(), Fault> {
     }
 }
 
-/// Checks an input or output: a whole tensor in the first address space.
-pub(crate) fn port(program: &Program, port: &Port) -> Result<(), Fault> {
+/// Checks an input: a whole tensor in the first address space, laid out as in the cache.
+pub(crate) fn input(program: &Program, port: &Port) -> Result<(), Fault> {
     let placed = &port.view;
     let whole = View::whole(&port.shape, port.dtype, program.machine.word(), placed.space, placed.address);
     view(program, placed, placed.space == Space::Ddr(0))?;
     Rule::PortView.require_equal("", &whole, placed)
 }
 
+/// Checks an output: like an input, or every pixel directly behind the one before.
+pub(crate) fn output(program: &Program, port: &Port) -> Result<(), Fault> {
+    let placed = &port.view;
+    let whole = View::whole(&port.shape, port.dtype, program.machine.word(), placed.space, placed.address);
+    if placed.pixel_bytes == whole.pixel_bytes {
+        return input(program, port);
+    }
+    check_layout(program, &whole, placed.space == Space::Ddr(0))?;
+    Rule::PortView.require_equal("", &View { pixel_bytes: whole.payload() as u32, ..whole }, placed)?;
+    check_extent(program, placed)
+}
+
 fn check_in_caches(program: &Program, v: &View) -> Result<(), Fault> {
     view(program, v, v.space == Space::Cache)
 }
 
-/// A view on a word, of whole images, whose pixels hold their channels.
+/// A view that makes sense, of bytes that are there.
 fn view(program: &Program, v: &View, has_port: bool) -> Result<(), Fault> {
+    check_layout(program, v, has_port)?;
+    check_extent(program, v)
+}
+
+/// A view on a word, of whole images, whose pixels hold their channels.
+fn check_layout(program: &Program, v: &View, has_port: bool) -> Result<(), Fault> {
     Rule::MemoryPort.require(has_port, "a memory the unit has a port to", format_args!("{:?}", v.space))?;
-    let (machine, word) = (&program.machine, program.machine.cache.word_bytes);
+    let word = program.machine.cache.word_bytes;
     let pixel = if v.pixel_bytes < word { v.pixel_bytes.is_power_of_two() } else { v.pixel_bytes.is_multiple_of(word) };
     let payload = u64::from(v.channel_offset) + u64::from(v.channels) * v.dtype.bytes() as u64;
     // DDR has no words; the rows of a state may begin on any of its pixels.
@@ -202,7 +220,12 @@ fn view(program: &Program, v: &View, has_port: bool) -> Result<(), Fault> {
         && v.channel_offset.is_multiple_of(v.dtype.bytes() as u32)
         && v.origin[1].checked_add(v.channels).is_some()
         && v.address.is_multiple_of(unit.into());
-    Rule::View.require(sound, format_args!("sizes that agree, on words of {word}"), format_args!("{v:?}"))?;
+    Rule::View.require(sound, format_args!("sizes that agree, on words of {word}"), format_args!("{v:?}"))
+}
+
+/// A view whose rows lie in their memory.
+fn check_extent(program: &Program, v: &View) -> Result<(), Fault> {
+    let (machine, word) = (&program.machine, program.machine.cache.word_bytes);
     let end =
         v.row_bytes(word as usize).checked_mul(v.stored_rows.into()).and_then(|bytes| v.address.checked_add(bytes));
     let limit = match v.space {

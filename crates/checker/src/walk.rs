@@ -223,14 +223,14 @@ impl<'a> Walk<'a> {
             self.input(i, port).map_err(|fault| fault.of_operand(Operand::Port(port.name.clone())))?;
         }
         for port in &program.outputs {
-            crate::form::port(program, port).map_err(|fault| fault.of_operand(Operand::Port(port.name.clone())))?;
+            crate::form::output(program, port).map_err(|fault| fault.of_operand(Operand::Port(port.name.clone())))?;
         }
         self.states = crate::state::states(self.expectation.as_ref().map(|e| e.graph), program)?;
         Ok(())
     }
 
     fn input(&mut self, number: usize, port: &Port) -> Result<(), Fault> {
-        crate::form::port(self.program, port)?;
+        crate::form::input(self.program, port)?;
         let view = port.view;
         let end = view.address + self.program.input_bytes(number);
         let before = self.memories.read(view.space, view.address, end, None, &mut Tokens::default());
@@ -254,7 +254,7 @@ impl<'a> Walk<'a> {
     }
 
     fn output(&mut self, number: usize, port: &Port) -> Result<(), Fault> {
-        crate::form::port(self.program, port)?;
+        crate::form::output(self.program, port)?;
         let view = port.view;
         let tensor = self.expectation.as_ref().map(|e| e.graph.outputs[number]);
         if let Some((graph, tensor)) = self.expectation.as_ref().map(|e| e.graph).zip(tensor) {

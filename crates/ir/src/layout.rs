@@ -2,7 +2,8 @@
 //!
 //! A tensor `[.., w, c]` is a sequence of image rows (all axes but the last two, flattened), each of `w` pixels of `c` channels.
 //! A pixel takes `pixel_bytes`: its bytes rounded up to 1, 2, 4, .. W/2, or to a multiple of the word W. Below W a word holds
-//! `W / pixel_bytes` neighbouring pixels of one row; every row starts on a word.
+//! `W / pixel_bytes` neighbouring pixels of one row; every row starts on a word. An output may lie in DDR without padding between
+//! its pixels ([`View::without_padding`]).
 //!
 //! ```text
 //! W = 8, int8, w = 3, c = 3 -> pixel_bytes = 4:   | p0 p0 p0 -- p1 p1 p1 -- | p2 p2 p2 -- -- -- -- -- |   one row, two words
@@ -95,6 +96,12 @@ impl View {
         }
     }
 
+    /// The same tensor with every pixel directly behind the one before, as an output may lie in DDR. Rows still start on a word.
+    #[must_use]
+    pub fn without_padding(&self) -> Self {
+        Self { pixel_bytes: self.payload() as u32, channel_offset: 0, ..*self }
+    }
+
     /// Bytes of one row: whole words.
     #[must_use]
     pub fn row_bytes(&self, word: usize) -> u64 {
@@ -126,6 +133,26 @@ impl View {
         self.row_address(row, word) + u64::from(column) * u64::from(self.pixel_bytes) + u64::from(self.channel_offset)
     }
 
+    /// Takes the elements of a whole tensor, row-major, out of the bytes from its address on.
+    #[must_use]
+    pub fn unpack(&self, bytes: &[u8], word: usize) -> Vec<u8> {
+        let mut dense = vec![0; self.rows as usize * self.width as usize * self.payload()];
+        for_each_pixel(&self.at_zero(), word, |from, to| dense[from].copy_from_slice(&bytes[to]));
+        dense
+    }
+
+    /// The inverse of [`Self::unpack`]; padding is zero.
+    #[must_use]
+    pub fn pack(&self, dense: &[u8], word: usize) -> Vec<u8> {
+        let mut bytes = vec![0; self.bytes(word) as usize];
+        for_each_pixel(&self.at_zero(), word, |from, to| bytes[to].copy_from_slice(&dense[from]));
+        bytes
+    }
+
+    fn at_zero(&self) -> Self {
+        Self { address: 0, ..*self }
+    }
+
     /// Payload bytes of a pixel.
     #[must_use]
     pub fn payload(&self) -> usize {
@@ -136,19 +163,7 @@ impl View {
 /// Lays a dense row-major tensor out in words; padding is zero.
 #[must_use]
 pub fn pack(dense: &[u8], shape: &[usize], dtype: DType, word: usize) -> Vec<u8> {
-    let view = View::whole(shape, dtype, word, Space::Cache, 0);
-    let mut packed = vec![0; view.bytes(word) as usize];
-    for_each_pixel(&view, word, |from, to| packed[to.clone()].copy_from_slice(&dense[from]));
-    packed
-}
-
-/// The inverse of [`pack`].
-#[must_use]
-pub fn unpack(packed: &[u8], shape: &[usize], dtype: DType, word: usize) -> Vec<u8> {
-    let view = View::whole(shape, dtype, word, Space::Cache, 0);
-    let mut dense = vec![0; shape.iter().product::<usize>() * dtype.bytes()];
-    for_each_pixel(&view, word, |from, to| dense[from].copy_from_slice(&packed[to.clone()]));
-    dense
+    View::whole(shape, dtype, word, Space::Cache, 0).pack(dense, word)
 }
 
 fn for_each_pixel(view: &View, word: usize, mut copy: impl FnMut(std::ops::Range<usize>, std::ops::Range<usize>)) {
@@ -188,7 +203,11 @@ mod tests {
             let dense: Vec<u8> = (0..bytes).map(|i| (i * 7 + 1) as u8).collect();
             let packed = pack(&dense, &shape, dtype, 1 << word);
             proptest::prop_assert_eq!(packed.len() % (1 << word), 0);
-            proptest::prop_assert_eq!(unpack(&packed, &shape, dtype, 1 << word), dense);
+            let whole = View::whole(&shape, dtype, 1 << word, Space::Cache, 0);
+            proptest::prop_assert_eq!(&whole.unpack(&packed, 1 << word), &dense);
+            let tight = whole.without_padding();
+            proptest::prop_assert!(tight.bytes(1 << word) <= whole.bytes(1 << word));
+            proptest::prop_assert_eq!(tight.unpack(&tight.pack(&dense, 1 << word), 1 << word), dense);
         }
     }
 }

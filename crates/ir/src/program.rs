@@ -38,6 +38,14 @@ impl Port {
             && self.shape[1] == word
     }
 
+    /// Whether the port lies in DDR as a whole tensor of its shape: as it would in the cache, or, of an output, without padding.
+    #[must_use]
+    pub fn is_whole(&self, word: usize, is_output: bool) -> bool {
+        let (view, shape) = (&self.view, &self.shape);
+        let whole = View { origin: view.origin, ..View::whole(shape, self.dtype, word, view.space, view.address) };
+        *view == whole || is_output && *view == whole.without_padding()
+    }
+
     /// The same stretch of DDR as raw words, called `name`.
     #[must_use]
     fn raw(&self, name: String, word: usize) -> Self {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use tpuflow_ir::error::LimitError;
 use tpuflow_ir::program::Port as Described;
-use tpuflow_ir::{DType, Program, View};
+use tpuflow_ir::{DType, Program};
 
 use crate::arrange::{Arrangement, WordLayout};
 use crate::convert::{Channel, Meaning, User, from_stored, to_stored};
@@ -119,9 +119,7 @@ impl Port {
         let contradicts = |reason| Error::Port { name: port.name.clone(), reason };
         port.check_limits(word).map_err(|error| contradicts(error.into()))?;
         let view = &port.view;
-        if *view
-            != (View { origin: view.origin, ..View::whole(&port.shape, port.dtype, word, view.space, view.address) })
-        {
+        if !port.is_whole(word, true) {
             return Err(contradicts(PortError::Place));
         }
         let raw = port.is_raw(word);

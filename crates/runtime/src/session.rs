@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tpuflow_ir::Program;
-use tpuflow_ir::layout::{pack, unpack};
 use tpuflow_simulator::run::Event;
 use tpuflow_simulator::{Options, Run, Serial, simulate};
 
@@ -168,13 +167,12 @@ impl Session {
                 let program = placed.as_ref().unwrap_or(&self.program);
                 let Program { machine, inputs, outputs, .. } = program;
                 let inputs = inputs.iter().zip(words);
-                let dense: Vec<_> = inputs
-                    .map(|(port, words)| unpack(words.as_ref(), &port.shape, port.dtype, machine.word()))
-                    .collect();
+                let dense: Vec<_> =
+                    inputs.map(|(port, words)| port.view.unpack(words.as_ref(), machine.word())).collect();
                 let mut run = simulate(program, &dense, &Options::default())?;
                 let dense = std::mem::take(&mut run.outputs);
                 let outputs = outputs.iter().zip(&dense);
-                let words = outputs.map(|(port, dense)| pack(dense, &port.shape, port.dtype, machine.word())).collect();
+                let words = outputs.map(|(port, dense)| port.view.pack(dense, machine.word())).collect();
                 let events = run.events.clone();
                 (words, Some(run), events)
             }

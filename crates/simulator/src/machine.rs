@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use tpuflow_ir::{Program, Space, Unit, View, memory};
+use tpuflow_ir::{Program, Space, Unit, memory};
 use tpuflow_kernels::parallel;
 
 use crate::checked_program::Time;
@@ -230,15 +230,13 @@ fn check_header(program: &Program) -> Result<(), ProgramError> {
             return Err(ProgramError::Constants { space });
         }
     }
-    for port in program.inputs.iter().chain(&program.outputs) {
+    let ports = program.inputs.iter().map(|port| (port, false)).chain(program.outputs.iter().map(|port| (port, true)));
+    for (port, is_output) in ports {
         let view = &port.view;
-        let whole = View {
-            origin: view.origin,
-            ..View::whole(&port.shape, port.dtype, machine.word(), view.space, view.address)
-        };
         let end = view.address.checked_add(view.bytes(machine.word()));
         let bytes = program.ddr_bytes.first().copied().unwrap_or(0);
-        if *view != whole || view.space != Space::Ddr(0) || end.is_none_or(|end| end > bytes) {
+        if !port.is_whole(machine.word(), is_output) || view.space != Space::Ddr(0) || end.is_none_or(|end| end > bytes)
+        {
             return Err(ProgramError::Port { name: port.name.clone() });
         }
     }

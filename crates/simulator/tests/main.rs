@@ -14,6 +14,7 @@ mod hazards;
 mod laws;
 mod networks;
 mod operators;
+mod outputs_without_padding;
 mod parallel;
 mod parts;
 mod programs;

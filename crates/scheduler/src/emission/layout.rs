@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tpuflow_ir::access::{Accesses, accesses};
-use tpuflow_ir::{Descriptor, Instruction, InstructionId, Machine, Space, Unit, Wait};
+use tpuflow_ir::{Descriptor, Instruction, InstructionId, Machine, Space, Unit, Wait, Work};
 
 use super::coalescing::coalesce;
 use super::cost_model::CostModel;
@@ -148,6 +148,7 @@ impl Resolved {
             let mut instruction = resolved.clone();
             let line = lines.map_or(Unit::Dtl0, |lines| {
                 let constant = constant_space(virtual_instruction, code, addresses);
+                let lines = if is_pixel_by_pixel(&instruction.work) { LinePolicy::Even } else { lines };
                 line_of(constant, machine, lines, &mut cost)
             });
             instruction.unit = Unit::of(&virtual_instruction.work, descriptors, machine, line);
@@ -184,6 +185,12 @@ fn line_of(constant: Option<u8>, machine: &Machine, lines: LinePolicy, cost: &mu
         _ if lines == LinePolicy::Even && machine.ddr_spaces() > 1 => Unit::Dtl0,
         _ => cost.line(lines == LinePolicy::Even),
     }
+}
+
+/// Whether a transfer has a run for every pixel, and these lie one behind the other in DDR: two lines that took turns with such
+/// runs would open a page for each.
+fn is_pixel_by_pixel(work: &Work) -> bool {
+    matches!(work, Work::Transfer(t) if t.counts[1] > 1 && t.ddr_strides[1] == u64::from(t.bytes))
 }
 
 /// Address space of the constant a virtual instruction loads.

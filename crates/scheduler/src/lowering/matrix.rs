@@ -13,7 +13,6 @@ use tpuflow_ir::{DType, Descriptor, Op, Space, Table, TensorId, View, Work, timi
 use super::cut::{Cut, Shape};
 use super::reduce::cut_out;
 use super::{Lowering, Shortage, codes, refine, slices};
-use crate::network::placement::natural;
 use crate::network::{Linear, row_bytes};
 use crate::virtual_program::{BufferId, Content, Memory, Packing, Tile, VirtualInstruction};
 
@@ -245,7 +244,7 @@ impl Lowering<'_> {
     /// Stores a large network output group by group, while the next groups are computed.
     fn deliver_columns(&mut self, nest: &Nest, lead: u32, group: usize) {
         let (tensor, word) = (self.output(), self.context.machine.word());
-        let mut to = [natural(&self.context.network, tensor, word)];
+        let mut to = [self.result_layout(tensor)];
         if nest.shape.linear.is_plain() {
             refine(&mut to, word);
         }
@@ -255,7 +254,7 @@ impl Lowering<'_> {
         if !worth || !wanted || nest.cut.groups.len() == 1 || (to[0].rows, to[0].width) != (from.rows, from.width) {
             return;
         }
-        let to = View { address: self.result(tensor).at(0), space: Space::Ddr(0), ..to[0] };
+        let to = View { address: self.result_view(tensor).address, space: Space::Ddr(0), ..to[0] };
         let rows = lead * nest.shape.rows..(lead + 1) * nest.shape.rows;
         let (to, from) = (nest.columns(&to, group), nest.columns(&from, group));
         self.code.copy_rows(self.layer, Direction::Store, &to, &from, rows, false, word);

@@ -10,6 +10,7 @@ mod cut;
 mod matrix;
 mod movement;
 mod pool;
+mod ports;
 mod reduce;
 mod staging;
 mod vector;
@@ -25,11 +26,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use tpuflow_ir::isa::{Codes, Direction, Scaling, TableShape};
+use tpuflow_ir::isa::{Codes, Scaling, TableShape};
 use tpuflow_ir::layout::image;
 use tpuflow_ir::{Descriptor, LayerId, Op, Requant, Space, Table, TensorId, View, Window, Work};
 
-use crate::network::placement::natural;
 use crate::virtual_program::{BufferId, Content, Memory, Packing, VirtualInstruction, VirtualProgram};
 
 /// A step does not fit what is free of a memory.
@@ -217,85 +217,6 @@ impl<'a> Lowering<'a> {
         let buffer = self.code.buffer(tensor.name.clone(), bytes, Memory::Ddr, content);
         self.external.insert(root, buffer);
         buffer
-    }
-
-    /// Brings a network input that lives in the cache there, once.
-    fn fetch_input(&mut self, tensor: TensorId) {
-        let root = self.context.placement.of(tensor).root;
-        if !self.context.graph.inputs.contains(&root)
-            || self.memory_space(root) == TensorSpace::Ddr
-            || self.cached.contains_key(&root)
-        {
-            return;
-        }
-        let word = self.context.machine.word();
-        let (cached, external) = (self.cache_buffer(root), self.external_buffer(root));
-        let view = natural(&self.context.network, root, word);
-        let local = View { address: cached.at(0), ..view };
-        let ddr = View { address: external.at(0), space: Space::Ddr(0), ..view };
-        for rows in self.arrivals(&view) {
-            self.code.copy_rows(self.layer, Direction::Load, &ddr, &local, rows, true, word);
-        }
-    }
-
-    /// Stores a network output where its port can show it: in natural layout, in a buffer of its own unless it lives in one.
-    fn deliver(&mut self, tensor: TensorId) -> Result<(), Shortage> {
-        let wanted = self.context.graph.outputs.contains(&tensor);
-        if !wanted || self.results.contains_key(&tensor) || self.is_in_place(tensor) {
-            return Ok(());
-        }
-        self.fetch_input(tensor);
-        let word = self.context.machine.word();
-        let mut views = [self.operand(tensor), natural(&self.context.network, tensor, word)];
-        views[1] = View { address: self.result(tensor).at(0), space: Space::Ddr(0), ..views[1] };
-        if self.options.mode.paired() && views[0].space == Space::Cache {
-            refine(&mut views, word);
-        }
-        let [from, to] = views;
-        let need = |rows: Range<u32>| staged_bytes(&from, rows, word);
-        let height = slice_rows(0..to.rows, self.free, need).ok_or(Shortage(Memory::Cache))?;
-        for rows in slices(0..to.rows, height.min(self.transfer_rows(&to))) {
-            let local = self.stage_in(&from, rows.clone());
-            self.code.copy_rows(self.layer, Direction::Store, &to, &local, rows, true, word);
-        }
-        Ok(())
-    }
-
-    /// The buffer of a port of its own.
-    fn result(&mut self, tensor: TensorId) -> BufferId {
-        if let Some(&buffer) = self.results.get(&tensor) {
-            return buffer;
-        }
-        let word = self.context.machine.word();
-        let name = self.context.network.tensor(tensor).name.clone();
-        let bytes = natural(&self.context.network, tensor, word).bytes(word);
-        let buffer = self.code.buffer(name, bytes, Memory::Ddr, Content::Output);
-        self.results.insert(tensor, buffer);
-        buffer
-    }
-
-    /// Whether a port can show the tensor where it lives in DDR.
-    fn is_in_place(&self, tensor: TensorId) -> bool {
-        let place = self.context.placement.of(tensor);
-        let word = self.context.machine.word();
-        let external =
-            self.memory_space(place.root) == TensorSpace::Ddr || self.context.graph.inputs.contains(&place.root);
-        let view = natural(&self.context.network, tensor, word);
-        external
-            && (place.pixel_bytes, place.channel_offset) == (view.pixel_bytes, 0)
-            && place.offset.is_multiple_of(word as u64)
-    }
-
-    /// Where a network's port lies.
-    pub fn port(&mut self, tensor: TensorId) -> View {
-        let word = self.context.machine.word();
-        if let Some(&buffer) = self.results.get(&tensor) {
-            let view = natural(&self.context.network, tensor, word);
-            return View { address: buffer.at(0), space: Space::Ddr(0), ..view };
-        }
-        let root = self.context.placement.of(tensor).root;
-        let buffer = self.external_buffer(root);
-        self.context.placement.view(&self.context.network, tensor, Space::Ddr(0), buffer.at(0))
     }
 
     /// Whether nothing else lives in the pixels of `tensor`.

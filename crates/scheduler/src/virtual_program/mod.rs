@@ -251,6 +251,30 @@ impl VirtualProgram {
         self.instructions.push(VirtualInstruction::new(layer, Work::Transfer(transfer)));
     }
 
+    /// Stores some pixels of a row of a tensor that lie otherwise in DDR: a run for every pixel.
+    pub fn store_pixels(
+        &mut self,
+        layer: LayerId,
+        ddr: &View,
+        local: &View,
+        row: u32,
+        columns: Range<u32>,
+        word: usize,
+    ) {
+        let transfer = Transfer {
+            direction: Direction::Store,
+            ddr_space: 0,
+            ddr_address: ddr.pixel_address(row, columns.start, word),
+            local_space: Space::Cache,
+            local_address: local.pixel_address(row, columns.start, word),
+            bytes: ddr.payload() as u32,
+            counts: [1, columns.end - columns.start],
+            ddr_strides: [0, ddr.pixel_bytes.into()],
+            local_strides: [0, local.pixel_bytes.into()],
+        };
+        self.instructions.push(VirtualInstruction::new(layer, Work::Transfer(transfer)));
+    }
+
     /// Copies rows between a tensor in DDR and rows of the same tensor in the cache. `alone`: no other tensor lives in its
     /// pixels, so that whole rows may be copied.
     #[expect(clippy::too_many_arguments, reason = "two ends of a copy and how it is made")]

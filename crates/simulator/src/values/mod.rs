@@ -396,7 +396,7 @@ impl<P: Deref<Target = Program>> Executor<P> {
         let word = self.memories.word;
         let words = self.output_words()?;
         let ports = self.program.outputs.iter().zip(words);
-        Ok(ports.map(|(port, words)| layout::unpack(&words, &port.shape, port.dtype, word)).collect())
+        Ok(ports.map(|(port, words)| port.view.unpack(&words, word)).collect())
     }
 
     /// The output ports as words; padding is as it was left, 0 where nobody wrote.
