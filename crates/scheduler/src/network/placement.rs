@@ -17,7 +17,8 @@
 //!
 //! A range of channels is used only where it starts on a word or stays inside one, or where the array makes it in as many column
 //! tiles of which only the first begins inside a word: a producer's words are then never shared between two of its writes, and
-//! a consumer reads no more words than from a tensor of its own.
+//! a consumer reads no more words than from a tensor of its own. Elements that are moved for a concatenation alone go anywhere in
+//! its pixels at once: the concatenation would move them once more.
 
 use tpuflow_ir::layout::image;
 use tpuflow_ir::{Graph, Machine, Op, Space, TensorId, View};
@@ -74,9 +75,11 @@ impl Placement {
         let places = network.tensors.iter().enumerate().map(own).collect();
         let absorbed = vec![None; network.tensors.len()];
         let mut placement = Self { places, free: vec![false; network.steps.len()], absorbed, word };
-        for step in network.steps.iter().rev() {
-            if let Op::Concat { .. } = step.op {
-                placement.concat(network, inputs, step, machine);
+        for (index, step) in network.steps.iter().enumerate().rev() {
+            match &step.op {
+                Op::Concat { .. } => placement.concat(network, inputs, step, machine),
+                Op::Rearrange { .. } => placement.reshaped(network, inputs, index, machine),
+                _ => {}
             }
         }
         for (index, step) in network.steps.iter().enumerate() {
@@ -303,7 +306,8 @@ impl Placement {
                             && linear.tiles_behind(columns as u32, (lead / size) as u32).is_some()
                     })
                 };
-                let fits = self.fits_channels(offset, tile) && (view.payload() <= tile || aligned);
+                let fits = self.fits_channels(offset, tile) && (view.payload() <= tile || aligned)
+                    || producer.is_some_and(|p| is_only_moved_to(network, p, output));
                 if (view.rows as usize, view.width as usize) != (rows, width) || !(fits || !aligned && behind()) {
                     continue;
                 }
@@ -331,6 +335,35 @@ impl Placement {
                 self.places[operand.index()] = place;
                 self.absorbed[operand.index()] = Some(output);
             }
+        }
+    }
+
+    /// Lets what step `index` only reshapes be produced where its result belongs in a concatenation.
+    fn reshaped(&mut self, network: &Network, inputs: &[TensorId], index: usize, machine: &Machine) {
+        let step = &network.steps[index];
+        let Op::Rearrange { input, dims, strides, offset: 0 } = &step.op else { return };
+        let is_free = self.absorbed[input.index()].is_none() && self.of(*input).root == *input;
+        if self.absorbed[step.output.index()].is_none() || !is_free || inputs.contains(input) {
+            return;
+        }
+        let place = self.of(step.output);
+        let (from, to) = (natural(network, *input, self.word), natural(network, step.output, self.word));
+        let pixels = |view: &View| u64::from(view.rows) * u64::from(view.width);
+        let dense = |view: &View| {
+            view.rows == 1 || (u64::from(view.width) * u64::from(place.pixel_bytes)).is_multiple_of(self.word as u64)
+        };
+        let is_same = matches!(coalesced(dims, strides)[..], [(_, 1)])
+            && (from.dtype, from.channels, pixels(&from)) == (to.dtype, to.channels, pixels(&to))
+            && dense(&from)
+            && dense(&to);
+        if !is_same || self.slows(network, *input, place) {
+            return;
+        }
+        let producer = network.steps.iter().find(|step| step.output == *input);
+        if producer.is_some_and(|p| writes_anywhere(&p.op) && !self.slows_pooling(network, p, place, machine)) {
+            self.places[input.index()] = place;
+            self.absorbed[input.index()] = Some(step.output);
+            self.free[index] = true;
         }
     }
 
@@ -419,6 +452,13 @@ fn is_for_products(network: &Network, stack: TensorId, but: usize) -> bool {
     })
 }
 
+/// Whether a step moves elements for a concatenation and nothing else: another move would follow otherwise, on the same unit, which
+/// may as well share words with those of other operands.
+fn is_only_moved_to(network: &Network, step: &Step, output: TensorId) -> bool {
+    let reads = |other: &&Step| other.op.operands().contains(&step.output);
+    matches!(step.op, Op::Rearrange { .. }) && network.steps.iter().filter(reads).all(|reader| reader.output == output)
+}
+
 /// Whether an operator's unit can write its result anywhere a view describes.
 fn writes_anywhere(op: &Op) -> bool {
     !matches!(op, Op::Embedding { .. })
@@ -449,12 +489,57 @@ pub(crate) fn coalesced(dims: &[u32], strides: &[i64]) -> Vec<(i64, i64)> {
 
 #[cfg(test)]
 mod tests {
-    use tpuflow_ir::Machine;
+    use tpuflow_ir::{Graph, Machine};
 
     use crate::budget::SearchBudget;
     use crate::common::{Net, window};
     use crate::context::PlanningContext;
     use crate::parameters::Parameters;
+
+    fn placed<T>(graph: &Graph, look: impl Fn(&PlanningContext) -> T) -> T {
+        let (machine, parameters) = (Machine::preset("128x128_asic").expect("known"), Parameters::o5());
+        let budget = SearchBudget { seed: 0, steps: 1, deadline: None };
+        look(&PlanningContext::new(graph, &machine, budget, &parameters).expect("a sound graph"))
+    }
+
+    /// A move writes anywhere, the array not in the middle of words that others write.
+    #[test]
+    fn moves_go_where_a_concatenation_wants_them() {
+        let mut net = Net::new(3);
+        let x = net.input(&[1, 14, 14, 150]);
+        let parts = [net.slice(x, 3, 3, 2), net.slice(x, 3, 5, 81), net.slice(x, 3, 90, 60)];
+        let read_twice = net.slice(x, 3, 7, 121);
+        let made = net.conv(x, 121, window(1, 1, 0), 1);
+        let y = net.concat(&[parts[0], parts[1], parts[2], made, read_twice], 3, usize::MAX);
+        let z = net.unary(read_twice);
+        let graph = net.finish(&[y, z]);
+        let found = placed(&graph, |context| {
+            [parts[0], parts[1], parts[2], made, read_twice].map(|tensor| context.placement.in_place(tensor, y))
+        });
+        assert_eq!(found, [true, true, true, false, false]);
+    }
+
+    #[test]
+    fn what_is_only_reshaped_is_made_in_the_concatenation_behind() {
+        let free = |width: usize, reshaped: &[usize]| {
+            let mut net = Net::new(3);
+            let x = net.input(&[1, 16, width, 48]);
+            let made = net.conv(x, 64, window(1, 1, 0), 1);
+            let flat = net.reshape(made, reshaped);
+            let other = net.constant_like(flat, reshaped);
+            let other = net.unary(other);
+            let y = net.concat(&[flat, other], 1, usize::MAX);
+            let graph = net.finish(&[y]);
+            placed(&graph, |context| {
+                let step = context.network.steps.iter().position(|step| step.output == flat);
+                context.placement.in_place(flat, y) && context.placement.is_free(step.expect("a step"))
+            })
+        };
+        assert!(free(16, &[1, 256, 64]));
+        // Rows of 15 pixels end inside a word; other channels are other pixels.
+        assert!(!free(15, &[1, 240, 64]));
+        assert!(!free(16, &[1, 512, 32]));
+    }
 
     /// 48 channels are half a word by themselves, and a word of their own in pixels of 128.
     #[test]
@@ -466,10 +551,7 @@ mod tests {
             let pooled = net.conv(x, 48, window(kernel, 1, kernel / 2), 48);
             let y = net.concat(&[beside, pooled], 3, 0);
             let graph = net.finish(&[y]);
-            let (machine, parameters) = (Machine::preset("128x128_asic").expect("known"), Parameters::o5());
-            let budget = SearchBudget { seed: 0, steps: 1, deadline: None };
-            let context = PlanningContext::new(&graph, &machine, budget, &parameters).expect("a sound graph");
-            context.placement.in_place(pooled, y)
+            placed(&graph, |context| context.placement.in_place(pooled, y))
         };
         assert!(in_place(3));
         assert!(!in_place(7));
