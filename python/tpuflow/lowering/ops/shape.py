@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from tpuflow.lowering.grids import CODES, integer_grid, is_number, padding
-from tpuflow.lowering.layout import StoredValue, natural_order
+from tpuflow.lowering.layout import StoredValue, input_order, natural_order
 from tpuflow.lowering.nodes import attribute, constant, input_or_none, is_constant, shape_of
 from tpuflow.lowering.operators import Op
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError, lowers, views
@@ -19,6 +19,9 @@ from tpuflow.lowering.tables import SampledFunction
 from tpuflow.lowering.view import View
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuflow.lowering.layout import Shape
     from tpuflow.lowering.lowering import Lowering
     from tpuflow.lowering.operators import RequantFields, StepFields
     from tpuflow.lowering.plan import Step
@@ -221,6 +224,8 @@ def concat(context: Lowering, step: Step) -> None:
     computed = [value for value in values if value is not None and not is_constant(value)]
     largest = max(computed, key=lambda value: math.prod(shape_of(value)))
     order = _channels_last_order(context.stored[largest])
+    if _is_free_to_choose(step, [context.stored[value] for value in computed], order):
+        order = input_order(step.output)
     place, form = order.index(axis % len(order)), None
     if any(context.is_state(value) for value in computed) and axis % len(order) == ROW_ORDER[1]:
         order, place, form = ROW_ORDER, ROWS, row_shape
@@ -255,6 +260,25 @@ def concat(context: Lowering, step: Step) -> None:
     shape[place] = sum(extents)
     op = Op.concat(inputs=inputs, axis=place, requants=requants)
     context.emit(step, op, tuple(shape), View.dense(shape_of(step.output), order), target)
+
+
+def _is_free_to_choose(step: Step, operands: Sequence[StoredValue], order: Shape) -> bool:
+    """Whether a joined value may as well be stored in the order its readers want as in `order`.
+
+    Its operands are moved for either, in runs along the same axis, and who reads it would move it again.
+    """
+    wanted = input_order(step.output)
+    readers = [use.node.op_type for use in step.output.uses()]
+    if not readers or not {*readers} <= {"Flatten", "Reshape", "Transpose"} or wanted[-1:] != order[-1:]:
+        return False
+    return not any(_has_pixels(stored, order) for stored in operands)
+
+
+def _has_pixels(stored: StoredValue, order: Shape) -> bool:
+    """Whether a value lies in `order` already, in pixels of its last axis: its shape alone may change."""
+    loops = stored.view.transpose(order).loops
+    extent = stored.view.shape[order[-1]]
+    return tuple(loops) in ((), ((math.prod(stored.view.shape), 1),)) and stored.shape[-1:] == (extent,)
 
 
 def _channels_last_order(stored: StoredValue) -> tuple[int, ...]:
