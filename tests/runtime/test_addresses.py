@@ -103,7 +103,8 @@ def graph() -> _core.Graph:
         x = b.node("Relu", b.conv(x, channels, pads=(1, 1, 1, 1)))
     b.output(x)
     model = tpuflow.load(b.model())
-    found = tpuflow.quantize(model, tpuflow.calibrate(model, samples(b.model(), 2)))
+    config = tpuflow.Config.parse({"quantize": {"array_columns": 1}})
+    found = tpuflow.quantize(model, tpuflow.calibrate(model, samples(b.model(), 2)), config)
     assert isinstance(found, _core.Graph)
     return found
 

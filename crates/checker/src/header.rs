@@ -73,7 +73,8 @@ fn products(graph: &Graph, layer: &Layer) -> u64 {
     let terms: usize = match &layer.op {
         Op::Conv { weights, .. } => graph.tensor(*weights).shape[1..].iter().product(),
         Op::MatMul { b, .. } => graph.tensor(*b).shape.iter().rev().nth(1).copied().unwrap_or(1),
-        _ => 0,
+        _ => return 0,
     };
-    graph.tensor(layer.output).elements() as u64 * terms as u64
+    let terms = layer.terms.map_or(terms as u64, u64::from);
+    graph.tensor(layer.output).elements() as u64 * terms
 }

@@ -21,6 +21,8 @@ const VERSION: u32 = 2;
 const WITH_PACKED: u32 = 3;
 /// Version of the form of graphs with states.
 const WITH_STATES: u32 = 4;
+/// Version of the form of graphs whose layers may say how many products of the model a sum has.
+const WITH_TERMS: u32 = 5;
 /// Ends of the names of the parts of a packed constant.
 const PARTS: [&str; 3] = [".codes", ".scales", ".zero_points"];
 /// The only metadata key, so that equal graphs give equal bytes.
@@ -69,6 +71,7 @@ fn constants(graph: &Graph) -> Vec<(String, &[u8])> {
 
 fn version(graph: &Graph) -> u32 {
     match graph.tensors.iter().any(|tensor| tensor.packed.is_some()) {
+        _ if graph.layers.iter().any(|layer| layer.terms.is_some()) => WITH_TERMS,
         _ if !graph.states.is_empty() => WITH_STATES,
         true => WITH_PACKED,
         false => VERSION,
@@ -140,8 +143,8 @@ impl Graph {
         let text =
             metadata.metadata().as_ref().and_then(|entries| entries.get(KEY)).ok_or(FileError::Absent(Kind::Graph))?;
         let Version { version } = serde_json::from_str(text).map_err(FileError::Header)?;
-        if !(VERSION..=WITH_STATES).contains(&version) {
-            let reads = Versions { oldest: VERSION, newest: WITH_STATES };
+        if !(VERSION..=WITH_TERMS).contains(&version) {
+            let reads = Versions { oldest: VERSION, newest: WITH_TERMS };
             return Err(FileError::version(Kind::Graph, version, reads));
         }
         let header: Header = serde_json::from_str(text).map_err(FileError::Header)?;
@@ -257,7 +260,7 @@ mod tests {
         altered[at + written.len() - 1] = b'7';
         std::fs::write(&path, &altered).expect("written");
         let message = Graph::load(&path).expect_err("refused").to_string();
-        let end = "version 7 of the graph file is newer than this build, which reads 2 to 4: update tpuflow";
+        let end = "version 7 of the graph file is newer than this build, which reads 2 to 5: update tpuflow";
         assert!(message.ends_with(end), "{message}");
         std::fs::remove_dir_all(folder).expect("removed");
     }

@@ -129,6 +129,10 @@ pub struct Layer {
     /// The model's nodes fused into this layer.
     #[serde(default)]
     pub nodes: Vec<String>,
+    /// Of a convolution or product, how many products of the model each sum is made of, where the operator adds others that are
+    /// zero by construction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terms: Option<u32>,
 }
 
 /// A quantised network. Layers are in topological order; every tensor is an input, a constant or one layer's output.
@@ -177,6 +181,7 @@ impl Graph {
     #[must_use]
     pub fn macs(&self, layer: &Layer) -> u64 {
         let terms = match &layer.op {
+            Op::Conv { .. } | Op::MatMul { .. } if layer.terms.is_some() => layer.terms.unwrap_or(0) as usize,
             Op::Conv { weights, .. } => product(&self.tensor(*weights).shape[1..]),
             Op::MatMul { a, .. } => self.tensor(*a).shape.last().copied().unwrap_or(0),
             _ => 0,
@@ -335,8 +340,15 @@ impl GraphBuilder {
             return Err(layer_error(name, error).into());
         }
         let id = self.tensor(output)?;
-        self.graph.layers.push(Layer { name: name.to_owned(), op, output: id, nodes });
+        self.graph.layers.push(Layer { name: name.to_owned(), op, output: id, nodes, terms: None });
         Ok(id)
+    }
+
+    /// Says how many products of the model a sum of the last layer is made of ([`Layer::terms`]).
+    pub fn terms(&mut self, terms: u32) {
+        if let Some(layer) = self.graph.layers.last_mut() {
+            layer.terms = Some(terms);
+        }
     }
 
     /// Marks a tensor as output.

@@ -21,7 +21,7 @@ use sha2::{Digest as _, Sha256};
 use crate::atomic::write;
 use crate::error::{FileError, Kind, ProgramError, Versions};
 use crate::isa::{Descriptor, Instruction, VectorOp};
-use crate::{Error, Image, Program};
+use crate::{Error, Image, Port, Program};
 
 /// Version of the form of programs without states. From 4 on the checksum is one of pieces, which all processors share in.
 const VERSION: u32 = 4;
@@ -31,6 +31,8 @@ const WITH_STATES: u32 = 5;
 const WITH_STREAM: u32 = 6;
 /// Version of the form of programs with a normalisation whose channels share one entry of parameters.
 const WITH_SHARED_NORM: u32 = 7;
+/// Version of the form of programs with outputs that lie without padding.
+const WITHOUT_PADDING: u32 = 8;
 /// Oldest version that is read.
 const OLDEST: u32 = 3;
 /// Bytes of a piece of the checksum.
@@ -131,7 +133,9 @@ impl Program {
         let program = self.metadata()?;
         let encoded = postcard::to_allocvec(&(&self.descriptors, &self.instructions)).map_err(ProgramError::from)?;
         let shared = |descriptor: &_| matches!(descriptor, Descriptor::Vector(VectorOp::SharedLayerNorm { .. }));
+        let padded = |port: &Port| port.is_whole(self.machine.word(), false);
         let version = match (&self.stream, self.states.is_empty()) {
+            _ if !self.outputs.iter().all(padded) => WITHOUT_PADDING,
             _ if self.descriptors.iter().any(shared) => WITH_SHARED_NORM,
             (Some(_), _) => WITH_STREAM,
             (None, false) => WITH_STATES,
@@ -176,8 +180,8 @@ impl Program {
         }
         let text = entries.and_then(|entries| entries.get(KEY)).ok_or(FileError::Absent(Kind::Program))?;
         let Version { version } = serde_json::from_str(text).map_err(FileError::Header)?;
-        if !(OLDEST..=WITH_SHARED_NORM).contains(&version) {
-            let reads = Versions { oldest: OLDEST, newest: WITH_SHARED_NORM };
+        if !(OLDEST..=WITHOUT_PADDING).contains(&version) {
+            let reads = Versions { oldest: OLDEST, newest: WITHOUT_PADDING };
             return Err(FileError::version(Kind::Program, version, reads));
         }
         let header: Header = serde_json::from_str(text).map_err(FileError::Header)?;
@@ -310,11 +314,11 @@ mod tests {
 
     #[test]
     fn refusals_name_the_reason() {
-        let version = refusal(&format!(r#"{{\"version\":{VERSION}"#), r#"{\"version\":8"#);
-        let reads = format!("{OLDEST} to {WITH_SHARED_NORM}");
+        let version = refusal(&format!(r#"{{\"version\":{VERSION}"#), r#"{\"version\":9"#);
+        let reads = format!("{OLDEST} to {WITHOUT_PADDING}");
         assert_eq!(
             version,
-            format!("version 8 of the program file is newer than this build, which reads {reads}: update tpuflow")
+            format!("version 9 of the program file is newer than this build, which reads {reads}: update tpuflow")
         );
         let version = refusal(&format!(r#"{{\"version\":{VERSION}"#), r#"{\"version\":2"#);
         assert_eq!(

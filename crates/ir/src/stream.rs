@@ -362,6 +362,7 @@ impl Graph {
                 op: layer.op.with_operands(&of(&layer.op.operands())),
                 output: ids[layer.output.index()],
                 nodes: layer.nodes.clone(),
+                terms: layer.terms,
             }));
         }
         Self { tensors, ..repeated }

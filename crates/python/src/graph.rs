@@ -150,6 +150,11 @@ impl GraphBuilder {
         Ok(self.0.layer(name, op.0.clone(), output, nodes).map_err(Failure::from)?.0)
     }
 
+    /// Says how many products of the model a sum of the last layer is made of, where it has others that are zero by construction.
+    fn terms(&mut self, terms: u32) {
+        self.0.terms(terms);
+    }
+
     /// Marks a tensor as output.
     fn output(&mut self, tensor: u32) {
         self.0.output(TensorId(tensor));

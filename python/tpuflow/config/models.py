@@ -251,6 +251,14 @@ class Config(Section):
         """
         return self._quantized_by([entry for entry in self.layers if any(map(entry.fits, names))])
 
+    def for_array(self, columns: int) -> Config:
+        """The same for an array of so many columns, unless it says how many there are."""
+        if "array_columns" in self.quantize.model_fields_set or self.quantize.array_columns == columns:
+            return self
+        return self.model_copy(
+            update={"quantize": self.quantize.model_copy(update={"array_columns": columns})}
+        )
+
     def _quantized_by(self, entries: Sequence[LayerConfig]) -> QuantizeConfig:
         """How layers are quantised for which these entries hold, the last one first."""
         own = {key: value for entry in entries for key, value in entry.overrides(QuantizeConfig).items()}

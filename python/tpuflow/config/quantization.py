@@ -126,6 +126,9 @@ class QuantizeConfig(Section):
     """How many times the calibrated range 16-bit grids reach: a clipped peak costs more than a bit. Grids of
     inputs whose samples all reach about as far do less; by fewer than 8 samples all reach three times as far
     beyond."""
+    array_columns: int = Field(default=128, ge=1, le=1024)
+    """Columns of the array. Convolutions and products of fewer results compute neighbouring pixels beside
+    each other until they are full; 1: never. `tpuflow build` takes those of its machine."""
     resize_degrade_to_nearest: Annotated[bool, PerLayer()] = False
     """Bilinear and cubic resizing takes the nearest cell instead."""
     with_winograd: Annotated[bool, PerLayer()] = False

@@ -19,6 +19,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ from tpuflow.lowering.grids import (
     stated_grid,
 )
 from tpuflow.lowering.layout import Shape, StoredValue, natural_order, rearrangement
+from tpuflow.lowering.loads import bytes_worth_a_cycle
 from tpuflow.lowering.nodes import shape_of, sole_user
 from tpuflow.lowering.operators import Op
 from tpuflow.lowering.plan import Step, plan
@@ -122,6 +124,16 @@ class Lowering:
         if value not in self.stored:
             raise UnsupportedNodeError(f'input {index} ("{value.name}") is constant')
         return value
+
+    @property
+    def columns(self) -> int:
+        """Columns of the array."""
+        return self.settings.defaults.array_columns
+
+    @cached_property
+    def bytes_worth_a_cycle(self) -> float:
+        """Bytes of constants that may be added for a cycle less of the array."""
+        return bytes_worth_a_cycle(self.steps, self.columns)
 
     def config(self, step: Step) -> QuantizeConfig:
         """The configuration that holds for a step."""

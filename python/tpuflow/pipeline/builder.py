@@ -16,7 +16,7 @@ from tpuflow.lowering import by_layer
 from tpuflow.partitioning.storage import load_graph
 from tpuflow.pipeline.dump import dump_tensors
 from tpuflow.pipeline.intermediates import save_schedule, save_stages
-from tpuflow.pipeline.request import Request, forbid_float_options, forbid_ranges
+from tpuflow.pipeline.request import Request, for_machine, forbid_float_options, forbid_ranges
 from tpuflow.pipeline.samples import calibration_data, samples_of
 from tpuflow.pipeline.sizes import Sizes, float_bytes, graph_bytes, peak_rss_bytes
 from tpuflow.pipeline.stages import alike, calibrate_model, import_model, schedule_graph, starting
@@ -173,6 +173,7 @@ def _check(request: Request) -> None:
 def _quantize_request(request: Request, clock: _Clock) -> _QuantizedNetwork:
     """Imports a float model, runs the recipe and measures what the configuration asks for."""
     listener = clock.listener
+    request = replace(request, config=for_machine(request.config, request.machine))
     with clock.stage("import"):
         original = import_model(request, listener)
         request = _with_plugin(request, original)

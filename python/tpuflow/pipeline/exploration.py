@@ -75,6 +75,9 @@ def workloads(
     fields = settings.space.fields
     if calibration is not None and len(settings.networks) > 1:
         raise ExploreError(f"{calibration}: samples of one network, but there are {len(settings.networks)}")
+    # One graph for all machines: pixels side by side never need more columns than the smallest array has.
+    sizes = [int(size) for key in ("array.size", "array.columns") for size in fields.get(key, ())]
+    config = config.for_array(min(sizes or [int(settings.base.parameters["array.columns"])]))
     found = []
     for name, network in zip(settings.names, map(Path, settings.networks), strict=True):
         if network.suffix == GRAPH:

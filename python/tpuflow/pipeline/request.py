@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuflow.calibration import Ranges
+from tpuflow.compiler.machine import Machine
 from tpuflow.config import Config, InputConfig, OutputConfig, ScheduleConfig
 from tpuflow.errors import ModelError
 from tpuflow.plugins import Registry
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tpuflow.calibration import Range
-    from tpuflow.compiler.machine import Machine
     from tpuflow.frontend import Phase
     from tpuflow.io.samples import Dataset, Samples
 
@@ -89,6 +89,12 @@ class Request:
     def saved(self) -> Ranges | None:
         """The saved ranges, read once."""
         return None if self.ranges is None else Ranges.load(self.ranges)
+
+
+def for_machine(config: Config, machine: str | PathLike[str] | Machine) -> Config:
+    """The configuration for a machine's array, unless it states another one."""
+    found = machine if isinstance(machine, Machine) else Machine.load(machine)
+    return config.for_array(int(found.parameters["array.columns"]))
 
 
 UNQUANTIZED = {"input": InputConfig(), "schedule": ScheduleConfig(), "output": OutputConfig()}

@@ -68,8 +68,8 @@ pub(super) fn assemble(cutter: Tiler<'_>) -> (Graph, Vec<Claim>) {
         let output = stands(TensorId::new(piece));
         let name = if output.index() == piece { &named[piece].1 } else { &graph.layers[of].name };
         let operands: Vec<TensorId> = op.operands().into_iter().map(stands).collect();
-        let nodes = graph.layers[of].nodes.clone();
-        layers.push(Layer { name: name.clone(), op: op.with_operands(&operands), output, nodes });
+        let (nodes, terms) = (graph.layers[of].nodes.clone(), graph.layers[of].terms);
+        layers.push(Layer { name: name.clone(), op: op.with_operands(&operands), output, nodes, terms });
     }
     renumber(graph, &pieces, named.into_iter().map(|names| names.0).collect(), layers)
 }

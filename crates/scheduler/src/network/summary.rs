@@ -33,5 +33,6 @@ pub(crate) fn unit_of(network: &Network, op: &Op, machine: &Machine) -> Unit {
 }
 
 fn macs(graph: &Graph, network: &Network, layer: &tpuflow_ir::Layer) -> u64 {
-    Linear::of(&layer.op, network).map_or(0, |l| graph.tensor(layer.output).elements() as u64 * u64::from(l.k()))
+    let terms = Linear::of(&layer.op, network).map_or(0, |linear| layer.terms.unwrap_or(linear.k()));
+    graph.tensor(layer.output).elements() as u64 * u64::from(terms)
 }

@@ -205,7 +205,7 @@ impl<'a> Writer<'a> {
                     let output = self.tensor(own.output, &found.region);
                     let name = self.numbered(&own.name);
                     let op = found.op.with_operands(&operands);
-                    self.layers.push(Layer { name, op, output, nodes: own.nodes.clone() });
+                    self.layers.push(Layer { name, op, output, nodes: own.nodes.clone(), terms: own.terms });
                     self.parts.push((own.output, found.region, output));
                 }
             }
@@ -250,7 +250,7 @@ impl<'a> Writer<'a> {
         } else {
             let name = self.numbered(&format!("{}:operand", reader.name));
             let op = movement::slice(source, &shape, &inner);
-            self.layers.push(Layer { name, op, output: piece, nodes: reader.nodes.clone() });
+            self.layers.push(Layer { name, op, output: piece, nodes: reader.nodes.clone(), terms: None });
         }
         self.parts.push((tensor, region.clone(), piece));
         piece
@@ -280,7 +280,7 @@ impl<'a> Writer<'a> {
         };
         let requants = vec![None; inputs.len()];
         let op = Op::Concat { inputs, axis: axis as u32, requants };
-        self.layers.push(Layer { name, op, output, nodes: own.nodes.clone() });
+        self.layers.push(Layer { name, op, output, nodes: own.nodes.clone(), terms: own.terms });
         Ok(output)
     }
 

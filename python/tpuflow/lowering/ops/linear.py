@@ -19,6 +19,12 @@ from tpuflow.lowering import scheme
 from tpuflow.lowering.layout import StoredValue
 from tpuflow.lowering.nodes import attribute, constant, float_constant, input_or_none, is_constant, shape_of
 from tpuflow.lowering.operators import Op
+from tpuflow.lowering.ops.wide_pixels import (
+    is_pointwise,
+    pixels_at_once,
+    product_of_neighbors,
+    shifted_kernels,
+)
 from tpuflow.lowering.plan import CLAMPS
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
 from tpuflow.lowering.sums import (
@@ -30,6 +36,7 @@ from tpuflow.lowering.sums import (
     epilogue,
     is_by_block,
     linear,
+    sums,
     with_first_shift,
 )
 from tpuflow.lowering.view import View
@@ -91,9 +98,17 @@ def convolution(context: Lowering, step: Step) -> None:
     node = step.node
     n, channels, height, width = shape_of(step.output)
     weights, bias = weights_and_bias(step, channels)
-    stored = context.images(context.operand(node, 0))
     if attribute(node, "auto_pad", "NOTSET") not in {"NOTSET", ""}:
         raise UnsupportedNodeError("padding must be explicit", "auto_pad")
+    lies = context.stored[context.operand(node, 0)].view
+    is_image = len(lies.shape) != 4 or lies == View.dense(lies.shape, (0, 2, 3, 1))
+    if is_pointwise(node, weights) and not is_image:
+        narrow = LinearParameters(weights[:, :, 0, 0].T, 1, bias, stated_scales(node.inputs[1], 0))
+        if product_of_neighbors(context, step, 1, narrow, weight_name(step), is_moved=True):
+            return
+    stored = context.images(context.operand(node, 0))
+    strides, pads = attribute(node, "strides", (1, 1)), attribute(node, "pads", (0, 0, 0, 0))
+    dilations, groups = attribute(node, "dilations", (1, 1)), attribute(node, "group", 1)
     kernel = weights.transpose(0, 2, 3, 1)
     stated = stated_scales(node.inputs[1], 0)
     mean = context.mean(context.operand(node, 0), 1)
@@ -101,22 +116,29 @@ def convolution(context: Lowering, step: Step) -> None:
         groups = attribute(node, "group", 1)
         mean = np.repeat(mean.reshape(groups, -1), channels // groups, axis=0)[:, np.newaxis, np.newaxis]
     real = LinearParameters(kernel, 0, bias, stated, mean=mean)
-    constants = linear(context, step, stored, real, weight_name(step))
+    made = sums(context, step, stored, real)
+    count = pixels_at_once(context, step, stored, weights, made.target)
+    wide = shifted_kernels(made.weights, count, strides[1], made.zero_point)
+    constants = made.constants(context, step, weight_name(step), wide, times=count)
+    # The last window ends where it did.
+    reach = (width - 1) * strides[1] + (weights.shape[3] - 1) * dilations[1] + 1
     op = Op.conv(
         input=stored.tensor,
         weights=constants.weights,
         bias=constants.bias,
         window=window(
-            weights.shape[2:],
-            attribute(node, "strides", (1, 1)),
-            attribute(node, "dilations", (1, 1)),
-            attribute(node, "pads", (0, 0, 0, 0)),
+            wide.shape[1:3],
+            (strides[0], strides[1] * count),
+            dilations,
+            pads if count == 1 else (*pads[:3], max(reach - stored.shape[2] - pads[1], 0)),
         ),
-        groups=attribute(node, "group", 1),
+        groups=groups,
         epilogue=constants.epilogue,
     )
     view = View.dense((n, channels, height, width), (0, 2, 3, 1))
-    context.emit(step, op, (n, height, width, channels), view, constants.target)
+    context.emit(step, op, (n, height, width // count, count * channels), view, constants.target)
+    if count > 1:
+        context.builder.terms(math.prod(weights.shape[1:]))
 
 
 def weight_name(step: Step) -> str:
@@ -159,6 +181,11 @@ def _constant_right(context: Lowering, step: Step) -> None:
     flat = weights.ndim == 2 and not is_by_block(context, step, weights, steps)
     if flat and _as_convolution(context, step, context.stored[value], weights, bias):
         return
+    if flat:
+        narrow = LinearParameters(weights, 1, bias, stated_scales(step.node.inputs[1], -1))
+        is_moved = context.stored[value].shape[-1:] != weights.shape[:1]
+        if product_of_neighbors(context, step, -1, narrow, weight_name(step), is_moved=is_moved):
+            return
     if weights.ndim == 2:
         stored = context.rows(value, len(shape_of(value)) - 1)
         if len(stored.shape) < 2:  # a row that is stored without its other axes

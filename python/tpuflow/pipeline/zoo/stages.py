@@ -35,6 +35,7 @@ from tpuflow.io.files import write_arrays
 from tpuflow.io.samples import Samples
 from tpuflow.partitioning import Partitioned, device_networks, partition
 from tpuflow.pipeline import float_bytes, graph_bytes
+from tpuflow.pipeline.request import for_machine
 from tpuflow.pipeline.zoo.layer_losses import layer_losses
 from tpuflow.pipeline.zoo.memory import Peak
 from tpuflow.pipeline.zoo.networks import MODELS
@@ -94,9 +95,9 @@ class Recorder:
         return bool(self.stages.get(name, {}).get("status") == "ok")
 
 
-def config_of(dtype: str) -> Config:
-    """The default configuration of an element type."""
-    return Config(quantize=QuantizeConfig.model_validate({"dtype": dtype}))
+def config_of(dtype: str, machine: str = "128x128_asic") -> Config:
+    """The default configuration of an element type, for a machine."""
+    return for_machine(Config(quantize=QuantizeConfig.model_validate({"dtype": dtype})), machine)
 
 
 def run_part(
@@ -172,7 +173,7 @@ def _run_dtype(
         made["model"] = model = load(network.complete(work / MODELS), cut_preset=network.preset, host=True)
         found["import_seconds"] = time.perf_counter() - start
         state = CalibratedModel(model, ranges, hosted=frozenset())
-        made["graph"] = graph = Recipe(config_of(dtype)).graph(state)
+        made["graph"] = graph = Recipe(config_of(dtype, settings["machine"])).graph(state)
         found |= {"graph_bytes": graph_bytes(graph), "host_operators": _host_operators(model, graph)}
     if not recorder.passed("quantize"):
         return
