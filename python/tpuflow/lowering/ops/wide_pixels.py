@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["is_pointwise", "pixels_at_once", "product_of_neighbors", "shifted_kernels"]
 
+LANES = 64
+"""Bytes that the elementwise unit moves in a cycle."""
 TILES = 2
 """Tiles of the array below which layers could not begin with the first half of an image."""
 
@@ -59,8 +61,8 @@ def pixels_at_once(
 ) -> int:
     """How many neighbours of a row a convolution computes side by side.
 
-    As many as take the array the least time, where nothing is moved afterwards: channels fill their pixels,
-    and no Concat joins them with others.
+    As many as take the least time, where channels fill their pixels, so that nothing is moved afterwards but
+    what a Concat joins with others.
 
     Args:
         context: The walk.
@@ -75,8 +77,7 @@ def pixels_at_once(
     is_plain = attribute(node, "group", 1) == 1 and attribute(node, "dilations", (1, 1))[1] == 1
     if target.is_float or stored.grid.is_float or not is_plain or not _is_power_of_two(payload):
         return 1
-    if _is_joined(step.output):
-        return 1
+    copied = payload / LANES if _is_joined(step.output) else 0.0
     rows, across = weights.shape[2:]
     stride = attribute(node, "strides", (1, 1))[1]
     pixel = stored.shape[-1] * np.dtype(stored.grid.dtype).itemsize
@@ -87,7 +88,8 @@ def pixels_at_once(
         taps = rows * (across + stride * (count - 1))
         blocks = math.ceil(taps / in_word) * words
         loaded = taps * stored.shape[-1] * count * channels
-        return float(n * height * width // count * blocks + loaded / context.bytes_worth_a_cycle)
+        moved = n * height * width * copied if count > 1 else 0.0
+        return float(n * height * width // count * blocks + loaded / context.bytes_worth_a_cycle + moved)
 
     most = side // channels
     counts = [1 << k for k in range(1, most.bit_length()) if width % (1 << k) == 0]
