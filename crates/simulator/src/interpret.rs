@@ -10,13 +10,14 @@
 mod execute;
 mod float;
 mod fuse;
+mod narrow;
 mod prepare;
 mod tensor_pool;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tpuflow_ir::{DType, Graph, Tensor, TensorId};
+use tpuflow_ir::{DType, Graph, Layer, Op, Tensor, TensorId};
 use tpuflow_kernels::{Isa, Values, pages, parallel};
 
 use crate::SimError;
@@ -66,6 +67,17 @@ pub struct Interpreter {
     free: Arc<Mutex<Vec<TensorPool>>>,
     /// Runs so far.
     runs: Arc<AtomicUsize>,
+}
+
+/// The operand that a layer only shows in another shape.
+fn reshaped(graph: &Graph, layer: &Layer) -> Option<TensorId> {
+    let Op::Rearrange { input, dims, strides, offset: 0 } = &layer.op else { return None };
+    let walk = dims.iter().zip(strides).rev();
+    let elements = walk
+        .filter(|&(&extent, _)| extent != 1)
+        .try_fold(1, |step, (&extent, &stride)| (stride == step).then_some(step * i64::from(extent)))?;
+    let tensors = [*input, layer.output].map(|id| graph.tensor(id));
+    tensors.iter().all(|tensor| tensor.elements() as i64 == elements).then_some(*input)
 }
 
 /// After so many runs there will be many more, for whose sake memory is put into large pages.
@@ -172,7 +184,9 @@ impl Interpreter {
             let successor = successor.map(|successor| &graph.layers[successor]);
             let result = successor.unwrap_or(layer).output.index();
             // It may have been done with another one.
-            if values[result].is_none() {
+            if let (Some(input), None) = (reshaped(graph, layer), &values[result]) {
+                values[result] = values[input.index()].clone();
+            } else if values[result].is_none() {
                 let output = execute::execute(graph, layer, successor, &self.layers[position], &values, &mut free)
                     .map_err(|reason| SimError::Layer { layer: layer.name.clone(), reason })?;
                 values[result] = Some(Arc::new(output));

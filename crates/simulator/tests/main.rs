@@ -23,3 +23,4 @@ mod streams;
 mod thousands;
 mod trial;
 mod twin;
+mod wide_pixels;

@@ -14,6 +14,7 @@ use tpuflow_kernels::reduce::Reduction;
 use tpuflow_kernels::table::Lookup;
 
 use super::float;
+use super::narrow::{Narrow, narrow};
 use crate::SimError;
 use crate::error::LayerError;
 
@@ -157,6 +158,11 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Constants, SimErro
             let mut bias = tensor(*bias).integers();
             let epilogue = epilogue(graph, out, &mut bias);
             let (x, w, groups) = (tensor(*input), tensor(*weights), *groups as usize);
+            if let Some(Narrow { weights, window, outputs }) = narrow(graph, layer) {
+                bias.truncate(outputs);
+                let (geometry, epilogue) = (geometry(*input, window), epilogue.columns(0..outputs));
+                return Ok(Convolution { geometry, x, w: &weights, groups, bias, epilogue }.choose_kernel());
+            }
             Convolution { geometry: geometry(*input, *window), x, w, groups, bias, epilogue }.choose_kernel()
         }
         Op::MatMul { a, b, bias, epilogue: Arithmetic::Fixed(out) } => {
