@@ -15,6 +15,7 @@ from gemmini_rows import MACHINE, auto_tiling, mapped_tiling, relative_error, ro
 from tpuflow import _core, quantize
 from tpuflow.compiler.machine import Machine
 from tpuflow.compiler.program import compile as compile_graph
+from tpuflow.config import Config
 from tpuflow.execution.simulation import simulate
 from tpuflow.frontend import load
 
@@ -75,7 +76,8 @@ def tiled(text: str, tiles: int) -> str:
 def test_tiles_that_programs_can_express_take_as_long_in_the_simulator(machine: Machine, tiles: int) -> None:
     layer = replace(TILE, Q=64 * tiles)
     samples = {"x": np.random.default_rng(2).standard_normal((1, 64, 1, layer.Q), dtype=np.float32)}
-    graph = quantize(load(convolution(layer)), samples=samples)
+    single = Config.parse({"quantize": {"array_columns": 1}})
+    graph = quantize(load(convolution(layer)), config=single, samples=samples)
     program = _core.Program.from_text(tiled(compile_graph(graph, machine=machine, level=1).to_text(), tiles))
     parameters = 72 + 24 + 128 // 8  # the load of biases and scales, which Gemmini has in its accumulators
     replayed = Replay(machine, layer, Tiling({name: getattr(TILE, name) for name in "RSPQCK"})).cycles()

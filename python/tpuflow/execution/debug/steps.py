@@ -129,6 +129,8 @@ def check_steps(
     stepper, word = Stepper(program, codes), content["machine"]["cache"]["word_bytes"]
     seen = [_SeenLayer(layer, truth[tensors[layer.output].name]) for layer in parts.layers]
     ends = {entry["layer"]: number for number, entry in enumerate(content["instructions"])}
+    # Stores change nothing in the cache, and may come after others have read the tensor.
+    ends |= {entry["layer"]: n for n, entry in enumerate(content["instructions"]) if not _is_store(entry)}
     first_wrong, stopped, executed = None, "", 0
     for number, entry in enumerate(content["instructions"]):
         layer = seen[entry["layer"]]
@@ -157,6 +159,11 @@ def check_steps(
     }
     whole = check_tensors(graph.graph, parts, boxes, named, left)
     return StepReport([each.check for each in seen], executed, stopped, equal, first_wrong, whole)
+
+
+def _is_store(instruction: Mapping[str, Any]) -> bool:
+    transfer = instruction["work"].get("Transfer")
+    return transfer is not None and transfer["direction"] == "store"
 
 
 class _SeenLayer:
