@@ -180,13 +180,17 @@ impl Graph {
     /// Multiply-accumulates of a layer; zero for anything but convolutions and matrix products.
     #[must_use]
     pub fn macs(&self, layer: &Layer) -> u64 {
-        let terms = match &layer.op {
-            Op::Conv { .. } | Op::MatMul { .. } if layer.terms.is_some() => layer.terms.unwrap_or(0) as usize,
+        let terms = layer.terms.map_or_else(|| self.products(&layer.op), |terms| terms as usize);
+        (self.tensor(layer.output).elements() * terms) as u64
+    }
+
+    /// How many products a sum of a convolution or matrix product has; zero for anything else.
+    fn products(&self, op: &Op) -> usize {
+        match op {
             Op::Conv { weights, .. } => product(&self.tensor(*weights).shape[1..]),
             Op::MatMul { a, .. } => self.tensor(*a).shape.last().copied().unwrap_or(0),
             _ => 0,
-        };
-        (self.tensor(layer.output).elements() * terms) as u64
+        }
     }
 
     /// The first state that is none: rows of other shapes or another grid, a port that another state has, or another length than
@@ -250,6 +254,10 @@ impl Graph {
                 (Ok((elements, dtypes)), Some(output)) => {
                     if let Some(error) = declaration_error(&layer.op, &self.tensors, output, (elements, dtypes)) {
                         broken.push(layer_error(&layer.name, error));
+                    }
+                    let products = self.products(&layer.op);
+                    if let Some(terms) = layer.terms.filter(|&terms| !(1..=products).contains(&(terms as usize))) {
+                        broken.push(layer_error(&layer.name, LayerError::Terms { terms, products }));
                     }
                     if std::mem::replace(&mut known[layer.output.index()], true) {
                         let (layer, tensor) = (layer.name.clone(), output.name.clone());

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tpuflow_ir::{Graph, Layer, Quant, Tensor, TensorId};
+use tpuflow_ir::{Graph, Layer, Op, Quant, Tensor, TensorId};
 
 use super::tiler::{Piece, Tiler};
 use super::{Claim, Span, extents};
@@ -68,7 +68,9 @@ pub(super) fn assemble(cutter: Tiler<'_>) -> (Graph, Vec<Claim>) {
         let output = stands(TensorId::new(piece));
         let name = if output.index() == piece { &named[piece].1 } else { &graph.layers[of].name };
         let operands: Vec<TensorId> = op.operands().into_iter().map(stands).collect();
-        let (nodes, terms) = (graph.layers[of].nodes.clone(), graph.layers[of].terms);
+        let nodes = graph.layers[of].nodes.clone();
+        // Of its operator, not of the slices and joints around it.
+        let terms = graph.layers[of].terms.filter(|_| matches!(op, Op::Conv { .. } | Op::MatMul { .. }));
         layers.push(Layer { name: name.clone(), op: op.with_operands(&operands), output, nodes, terms });
     }
     renumber(graph, &pieces, named.into_iter().map(|names| names.0).collect(), layers)

@@ -80,6 +80,9 @@ pub enum LayerError {
     /// The result is declared as another one.
     #[error("output {shape:?} {dtype} does not hold the {elements} elements computed as {computed}")]
     Result { shape: Vec<usize>, dtype: &'static str, elements: usize, computed: &'static str },
+    /// More products of the model than the operator has, or none.
+    #[error("{terms} products of the model in sums of {products}")]
+    Terms { terms: u32, products: usize },
     /// The result is declared with other axes than the operator gives it.
     #[error("output {shape:?} is computed as {computed:?}; a Rearrange after the layer can reshape it")]
     ResultShape { shape: Vec<usize>, computed: Vec<usize> },

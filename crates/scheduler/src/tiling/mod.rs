@@ -280,7 +280,7 @@ impl<'a> Writer<'a> {
         };
         let requants = vec![None; inputs.len()];
         let op = Op::Concat { inputs, axis: axis as u32, requants };
-        self.layers.push(Layer { name, op, output, nodes: own.nodes.clone(), terms: own.terms });
+        self.layers.push(Layer { name, op, output, nodes: own.nodes.clone(), terms: None });
         Ok(output)
     }
 

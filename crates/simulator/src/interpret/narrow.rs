@@ -20,12 +20,13 @@ pub(super) fn narrow(graph: &Graph, layer: &Layer) -> Option<Narrow> {
     };
     let (terms, wide) = (layer.terms? as usize, graph.tensor(*weights));
     let [columns, rows, reach, channels] = image(wide);
-    let across = terms.checked_div(rows * channels).filter(|across| across * rows * channels == terms)?;
+    let across =
+        terms.checked_div(rows * channels).filter(|&across| across > 0 && across * rows * channels == terms)?;
     let step = window.stride[1] as usize;
     // The windows of neighbours reach one stride further each.
     let stride = step.checked_sub(reach.checked_sub(across)?).filter(|&stride| stride > 0)?;
     let count = step / stride;
-    if count < 2 || count * stride != step || columns % count != 0 {
+    if count < 2 || count * stride != step || columns % count != 0 || window.dilation[1] != 1 {
         return None;
     }
     let outputs = columns / count;
