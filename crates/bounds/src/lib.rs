@@ -17,7 +17,7 @@
 //!   uses before some moment, those the caches have no room for come after it.
 //! * `segment`: what no unit can begin before some moment adds up after it, with what the array loses at small images ([`gates`]).
 //! * `path`: along a chain of layers every one needs at least its latency and what a pixel takes, and all of its time where all
-//!   of it must be done before the next begins. ([`chain`])
+//!   of it must be done before the next begins ([`chain`]), and outputs are stored after their first element ([`stores`]).
 
 #![forbid(unsafe_code)]
 
@@ -34,6 +34,7 @@ mod linear;
 mod live;
 mod moments;
 mod rearranged;
+mod stores;
 mod work;
 mod zeros;
 
@@ -45,6 +46,7 @@ use linear::is_permutation;
 use live::Live;
 use moments::first_read_cycle;
 use serde::Serialize;
+use stores::stores;
 use tpuflow_ir::{Bounds, Graph, Machine, Op, TensorId, timing};
 use work::{LiveGraph, Work};
 
@@ -172,7 +174,7 @@ impl Every<'_> {
             ports: after(sum(|w| w.weights), 0).max(after(sum(|w| w.words).div_ceil(machine.cache.banks.into()), 0)),
             flow: last_store_end(self.flow(&chains), machine).max(chains.left_to_load()),
             segment: last_store_end(chains.makespan(), machine),
-            path: last_store_end(chains.ends(), machine),
+            path: last_store_end(chains.ends(), machine).max(stores(self, &chains)),
         }
     }
 
@@ -235,12 +237,17 @@ impl Every<'_> {
         self.graph.inputs.iter().map(|&t| self.live.read(self.graph, t) * size(t)).sum()
     }
 
-    /// Bytes of outputs that are computed; those that several outputs show are stored once.
-    fn output_bytes(&self) -> u64 {
+    /// Tensors that outputs show and some layer computes, each once.
+    fn computed_outputs(&self) -> Vec<TensorId> {
         let mut computed: Vec<TensorId> = self.graph.outputs.iter().filter_map(|&t| self.computed_source(t)).collect();
         computed.sort_unstable();
         computed.dedup();
-        computed.iter().map(|&t| self.graph.tensor(t).bytes() as u64).sum()
+        computed
+    }
+
+    /// Bytes of outputs that are computed; those that several outputs show are stored once.
+    fn output_bytes(&self) -> u64 {
+        self.computed_outputs().iter().map(|&t| self.graph.tensor(t).bytes() as u64).sum()
     }
 
     fn ddr(&self) -> u64 {

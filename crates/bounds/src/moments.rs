@@ -9,7 +9,7 @@
 //! An instruction multiplies by one matrix of a stack. So a pixel that channels of several matrices make up waits for the tiles
 //! of each, of the layers before as well, from the moment at which any of them can begin ([`Tiles`]).
 
-use tpuflow_ir::{Graph, Layer, Machine, Op, TensorId, Unit, Window, timing};
+use tpuflow_ir::{Graph, Layer, Machine, Op, PadMode, TensorId, Unit, Window, timing};
 
 use super::{covers, split};
 use crate::linear::{is_permutation, unit_of};
@@ -335,6 +335,8 @@ impl Operator<'_> {
                 need.clear_all_elements();
             }
             Op::Embedding { table, indices } => self.lookup(*table, *indices, &mut need),
+            // Every element is one of the operand's, and every pixel has one's channels.
+            Op::Pad { mode: PadMode::Edge | PadMode::Reflect, .. } => need.times.clear_matrices(),
             // Some elements come from nowhere.
             Op::Pad { .. } | Op::InsertZeros { .. } => {
                 (need.times.first, need.times.pixel) = (0, 0);

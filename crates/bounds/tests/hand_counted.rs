@@ -129,13 +129,16 @@ fn chains_and_segments_have_their_cycles_and_nothing_more() {
         let x = net.input(&image);
         net.conv(x, 128, common::window(1, 1, 0), 1)
     });
-    assert_eq!(convolution.path, BEGUN + (50 + 86 + 128) + 1024 + 257 + STORED);
+    // Behind the first element all of them are stored, the first page perhaps open.
+    let all_stored = 62 + 18 + (32 * 32 * 128 * 10 / 256) + (32 - 1) * 24;
+    assert_eq!(convolution.path, BEGUN + (50 + 86 + 128) + 257 + all_stored);
     assert_eq!(convolution.segment, BEGUN + (50 + 86 + 128) + 1024 + 257 + STORED);
     let unary = bounds_of(|net| {
         let x = net.input(&image);
         net.unary(x)
     });
-    assert_eq!((unary.path, unary.segment), (BEGUN + 144 + 2048 + 92 + STORED, BEGUN + 144 + 2048 + 92 + STORED));
+    assert_eq!(unary.path, BEGUN + 144 + 1 + 92 + all_stored);
+    assert_eq!(unary.segment, BEGUN + 144 + 2048 + 92 + STORED);
     // A sum over the image begins with the first pixel of the convolution, and has 2048 cycles of work from there.
     let first = BEGUN + (50 + 86 + 128) + 257;
     let summed = first + 144 + 2048 + 92;
@@ -154,5 +157,6 @@ fn chains_and_segments_have_their_cycles_and_nothing_more() {
     });
     let pixel = (16 + 128) + 1 + 257;
     let end = summed + pixel + STORED;
-    assert_eq!((gated.path, gated.segment), (end, end));
+    // All 128 bytes of it are stored behind the first.
+    assert_eq!((gated.path, gated.segment), (end - 2 + 5, end));
 }

@@ -54,6 +54,22 @@ fn external_memory_is_within_a_hundredth() {
 }
 
 #[test]
+fn stores_behind_a_pixel_of_the_whole_image_are_within_a_hundredth() {
+    within(
+        |b| b.path,
+        &asic(),
+        |net| {
+            let x = net.input(&[1, 64, 64, 16]);
+            let y = (0..12).fold(x, |x, _| net.conv(x, 128, common::window(3, 1, 1), 1));
+            // Every element needs a pixel that is made of the whole image.
+            let blocks = net.conv(y, 128, common::window(8, 8, 0), 1);
+            let gates = net.conv(blocks, 128, common::window(8, 1, 0), 1);
+            net.binary(BinaryKind::Add, y, gates)
+        },
+    );
+}
+
+#[test]
 fn the_elementwise_unit_is_within_a_hundredth() {
     let mut machine = asic();
     machine.ewp.lanes = 8;
