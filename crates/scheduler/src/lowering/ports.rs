@@ -8,7 +8,7 @@ use std::ops::Range;
 use tpuflow_ir::isa::Direction;
 use tpuflow_ir::{Space, TensorId, View, timing};
 
-use super::{Lowering, Shortage, TensorSpace, refine, slice_rows, slices, staged_bytes};
+use super::{Lowering, Shortage, TensorSpace, refine, slice_rows, staged_bytes};
 use crate::network::placement::natural;
 use crate::virtual_program::{Content, Memory};
 
@@ -57,7 +57,7 @@ impl Lowering<'_> {
         }
         let need = |rows: Range<u32>| staged_bytes(&from, rows, word);
         let height = slice_rows(0..to.rows, self.free, need).ok_or(Shortage(Memory::Cache))?;
-        for rows in slices(0..to.rows, height.min(self.transfer_rows(&to))) {
+        for rows in self.departures(&to, height) {
             let local = self.stage_in(&from, rows.clone());
             self.code.copy_rows(self.layer, Direction::Store, &to, &local, rows, true, word);
         }

@@ -15,8 +15,8 @@ use crate::virtual_program::{Content, Memory, VirtualAddress};
 /// Transfers of more than twice so many start-ups of a DMA line are cut.
 const LONG: u64 = 64;
 
-/// Start-ups of a DMA line that the first rows of an input take.
-const FIRST: u64 = 2;
+/// Start-ups of a DMA line that a prompt transfer takes.
+const PROMPT: u64 = 2;
 
 impl Lowering<'_> {
     /// Rows of a tensor in DDR to move at a time: few where the other units work meanwhile.
@@ -29,11 +29,8 @@ impl Lowering<'_> {
     /// Rows of an input in parts to be loaded by a transfer each. Nothing can begin before the first is there, so a prompt one
     /// takes little longer than its start-up; each of the next takes twice as long, up to where start-ups are lost in the noise.
     pub(super) fn arrivals(&self, view: &View) -> Vec<Range<u32>> {
-        let machine = self.context.machine;
         let most = self.transfer_rows(view);
-        let line = machine.ddr_cycles(view.row_bytes(machine.word())).max(1);
-        let start = (FIRST * (machine.dma.start + machine.dma.latency)).div_ceil(line);
-        let mut rows = if self.options.early_first_rows { (start as u32).clamp(1, most) } else { most };
+        let mut rows = if self.options.early_first_rows { self.prompt_rows(view).min(most) } else { most };
         let mut parts: Vec<Range<u32>> = Vec::new();
         let mut first = 0;
         while first < view.rows {
@@ -42,6 +39,36 @@ impl Lowering<'_> {
             rows = (2 * rows).min(most);
         }
         parts
+    }
+
+    /// Rows whose transfer takes little longer than its start-up.
+    fn prompt_rows(&self, view: &View) -> u32 {
+        let machine = self.context.machine;
+        let line = machine.ddr_cycles(view.row_bytes(machine.word())).max(1);
+        let start = (PROMPT * (machine.dma.start + machine.dma.latency)).div_ceil(line);
+        (start as u32).max(1)
+    }
+
+    /// Rows of an output in parts to be stored by a transfer each, `most` rows at once. The first are stored as soon as they are there,
+    /// and nothing goes on behind the last, so both are short; each further from these takes twice as long, up to where start-ups
+    /// are lost in the noise.
+    pub(super) fn departures(&self, view: &View, most: u32) -> Vec<Range<u32>> {
+        let usual = self.transfer_rows(view).min(most);
+        let row = view.row_bytes(self.context.machine.word()).max(1);
+        let long = ((self.piece_bytes() / row) as u32).clamp(usual, most);
+        let few = if self.options.mode.paired() { self.prompt_rows(view).min(usual) } else { usual };
+        let mut ends = [Vec::new(), Vec::new()];
+        let (mut left, mut rows) = (view.rows, few);
+        while left > 2 * rows {
+            ends.iter_mut().for_each(|end| end.push(rows));
+            left -= 2 * rows;
+            rows = (2 * rows).min(long);
+        }
+        let [front, behind] = ends;
+        let middle = [left.saturating_sub(rows), rows.min(left)].into_iter().filter(|&rows| rows > 0);
+        let mut first = 0;
+        let parts = front.into_iter().chain(middle).chain(behind.into_iter().rev());
+        parts.map(|rows| (first..first + rows, first += rows).0).collect()
     }
 
     /// The rows of `view` in a buffer that a slice may use: the view itself when it is in the cache.
