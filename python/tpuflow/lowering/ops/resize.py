@@ -11,6 +11,7 @@ import numpy as np
 from tpuflow.lowering.layout import StoredValue
 from tpuflow.lowering.nodes import attribute, constant, input_or_none, shape_of
 from tpuflow.lowering.operators import Op
+from tpuflow.lowering.ops.upsampling import is_quicker, places_of, upsample
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
 from tpuflow.lowering.view import View
 
@@ -48,6 +49,11 @@ def resize(context: Lowering, step: Step) -> None:
     sources = [
         _sources(step, axis, stored.shape[1 + axis], out, number) for axis, out in enumerate((height, width))
     ]
+    if mode == "linear" and not stored.grid.is_float:
+        down, across = (places_of(places, stored.shape[1 + axis]) for axis, places in enumerate(sources))
+        if down is not None and across is not None and is_quicker(stored, down, across, context.columns):
+            upsample(context, step, stored, down, across)
+            return
     if mode == "linear":
         whole = 1 if stored.grid.is_float else WEIGHT_ONE
         taps = [_taps(places, stored.shape[1 + axis], whole) for axis, places in enumerate(sources)]
