@@ -109,16 +109,44 @@ impl Packed {
     #[must_use]
     pub fn expand(&self, shape: &[usize]) -> Vec<u8> {
         let [rows, columns] = [0, 1].map(|axis| shape.get(axis).copied().unwrap_or(0));
-        let mut out = Vec::with_capacity(rows * columns);
-        for row in 0..rows {
-            let block = row / self.block as usize * columns;
-            out.extend((0..columns).map(|column| {
-                let (scale, zero_point) = (self.scales[block + column], self.zero_point(block + column));
-                element(self.code(row * columns + column), zero_point, scale).cast_unsigned()
-            }));
+        let mut out = vec![0; rows * columns];
+        let symmetric = vec![SYMMETRIC; if self.has_zero_points { 0 } else { columns }];
+        let mut codes = vec![0; columns];
+        for (row, elements) in out.chunks_exact_mut(columns.max(1)).enumerate() {
+            let cells = row / self.block as usize * columns..;
+            let scales = &self.scales[cells.clone()][..columns];
+            let zero_points = if self.has_zero_points { &self.zero_points[cells][..columns] } else { &symmetric };
+            self.unpack(row * columns, &mut codes);
+            // Side by side, so that many are computed at once.
+            for (((element, &code), &zero_point), &scale) in
+                elements.iter_mut().zip(&codes).zip(zero_points).zip(scales)
+            {
+                *element = rounded(code, zero_point, scale).cast_unsigned();
+            }
         }
         out
     }
+
+    /// Codes from number `first` on.
+    fn unpack(&self, first: usize, codes: &mut [u8]) {
+        if first.is_multiple_of(2) {
+            let (pairs, rest) = codes.as_chunks_mut::<2>();
+            for (pair, &byte) in pairs.iter_mut().zip(&self.codes[first / 2..]) {
+                *pair = [byte & 15, byte >> 4];
+            }
+            let last = first + 2 * pairs.len();
+            rest.iter_mut().for_each(|code| *code = self.code(last));
+        } else {
+            codes.iter_mut().zip(first..).for_each(|(code, index)| *code = self.code(index));
+        }
+    }
+}
+
+/// As [`element`], without a branch.
+fn rounded(code: u8, zero_point: u8, scale: u8) -> i8 {
+    let exact = (i16::from(code) - i16::from(zero_point)) * i16::from(scale);
+    let odd = exact >> FRACTION & 1;
+    ((exact + (1 << (FRACTION - 1)) - 1 + odd) >> FRACTION).clamp(-128, 127) as i8
 }
 
 #[cfg(test)]
@@ -131,6 +159,47 @@ mod tests {
         assert_eq!([of(9, 8), of(11, 8), of(7, 8), of(5, 8)], [0, 2, 0, -2]);
         assert_eq!([of(0, 255), of(15, 255), element(15, 0, 255), element(0, 15, 255)], [-128, 112, 127, -128]);
         assert_eq!([of(8, 255), of(15, 0)], [0, 0]);
+    }
+
+    #[test]
+    fn elements_computed_side_by_side_are_the_same() {
+        for code in 0..16 {
+            for zero_point in 0..16 {
+                for scale in 0..=255 {
+                    assert_eq!(rounded(code, zero_point, scale), element(code, zero_point, scale));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_elements_are_those_of_their_codes() {
+        let mut random = 1u32;
+        let mut byte = || {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (random >> 24) as u8
+        };
+        for (rows, columns) in [(1usize, 1usize), (33, 7), (64, 8), (3, 0), (70, 33)] {
+            for has_zero_points in [false, true] {
+                let cells = rows.div_ceil(32) * columns;
+                let packed = Packed {
+                    block: 32,
+                    has_zero_points,
+                    codes: (0..(rows * columns).div_ceil(2)).map(|_| byte()).collect::<Vec<u8>>().into(),
+                    scales: (0..cells).map(|_| byte()).collect::<Vec<u8>>().into(),
+                    zero_points: (0..if has_zero_points { cells } else { 0 })
+                        .map(|_| byte() & 15)
+                        .collect::<Vec<u8>>()
+                        .into(),
+                };
+                assert_eq!(packed.check(&[rows, columns]), Ok(()));
+                let one_by_one = (0..rows * columns).map(|at| {
+                    let cell = at / columns / 32 * columns + at % columns;
+                    element(packed.code(at), packed.zero_point(cell), packed.scales[cell]).cast_unsigned()
+                });
+                assert_eq!(packed.expand(&[rows, columns]), one_by_one.collect::<Vec<u8>>());
+            }
+        }
     }
 
     #[test]

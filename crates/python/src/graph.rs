@@ -108,19 +108,20 @@ impl GraphBuilder {
         scale: Option<Scale>,
     ) -> PyResult<u32> {
         let fail = |reason: String| Failure::graph(format!("constant \"{name}\": {reason}"));
-        let (shape, codes) = (codes.shape().to_vec(), codes.as_array());
+        let dense = |array: &PyReadonlyArray2<'_, u8>| -> Vec<u8> {
+            array.as_slice().map_or_else(|_| array.as_array().iter().copied().collect(), <[u8]>::to_vec)
+        };
+        let (shape, codes) = (codes.shape().to_vec(), dense(&codes));
         if let Some(code) = codes.iter().find(|&&code| code > 15) {
             return Err(fail(format!("codes of packed weights are 0 to 15, not {code}")).into());
         }
-        let codes: Vec<u8> = codes.iter().copied().collect();
         let pairs = codes.chunks(2).map(|pair| pair[0] | pair.get(1).unwrap_or(&0) << 4);
-        let dense = |array: &PyReadonlyArray2<'_, u8>| array.as_array().iter().copied().collect::<Vec<u8>>().into();
         let packed = Packed {
             block,
             has_zero_points: zero_points.is_some(),
             codes: pairs.collect::<Vec<u8>>().into(),
-            scales: dense(&scales),
-            zero_points: zero_points.as_ref().map_or_else(|| Vec::new().into(), dense),
+            scales: dense(&scales).into(),
+            zero_points: zero_points.as_ref().map_or_else(Vec::new, dense).into(),
         };
         packed.check(&shape).map_err(|error| fail(error.to_string()))?;
         let (constant, quant) = (Some(packed.expand(&shape).into()), quant(scale, 0));
