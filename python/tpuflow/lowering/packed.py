@@ -11,11 +11,15 @@ squared error.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from tpuflow.io.threads import threads
 
 __all__ = ["BLOCKS", "Packed", "pack", "packed_codes"]
 
@@ -24,6 +28,8 @@ BLOCKS = (32, 64, 128)
 FRACTION = 16.0
 """A block's scale is in so many parts of its column's."""
 LARGEST = 255.0
+PART = 1 << 18
+"""Weights quantised at a time."""
 SYMMETRIC = 8
 NEAR = 0.02
 """How far stated weights may lie from whole multiples of their steps, in steps: those are often float16."""
@@ -54,32 +60,69 @@ class Packed:
 
     def elements(self) -> npt.NDArray[np.int8]:
         """The int8 elements the codes stand for."""
+        rows, columns = self.codes.shape
+        elements = np.empty((rows, columns), np.int8)
         zero_points = np.full_like(self.scales, SYMMETRIC) if self.zero_points is None else self.zero_points
-        return _elements(
-            self.codes.astype(np.int64) - _by_row(zero_points, self.block, len(self.codes)),
-            _by_row(self.scales, self.block, len(self.codes)),
-        )
+
+        def fill(part: slice) -> None:
+            numbers = _cells(self.codes[:, part], self.block) - zero_points[:, np.newaxis, part].astype(
+                np.float64
+            )
+            found = _elements(numbers, self.scales[:, np.newaxis, part])
+            elements[:, part] = found.reshape(-1, found.shape[-1])[:rows]
+
+        _by_columns(fill, rows, columns)
+        return elements
 
 
 def pack(weights: npt.NDArray[np.floating[Any]], block: int, floor: Array) -> Packed:
     """Quantises a matrix; no column's scale is below `floor`."""
-    rows = weights.shape[0]
-    cells = _cells(weights.astype(np.float64), block)
-    reach = np.abs(cells).max(axis=1) / (SYMMETRIC - 1)
-    columns = _column_scales(reach, np.abs(cells).max(axis=1), floor)
+    rows, columns = weights.shape
+    floors = np.broadcast_to(floor, columns)
+    blocks = -(-rows // block)
+    codes, scales = np.empty((rows, columns), np.uint8), np.empty((blocks, columns), np.uint8)
+    of_columns = np.empty(columns)
+
+    def fill(part: slice) -> None:
+        found = _pack_columns(weights[:, part].astype(np.float64), block, floors[part])
+        codes[:, part] = found[0].reshape(-1, found[0].shape[-1])[:rows]
+        scales[:, part], of_columns[part] = found[1:]
+
+    _by_columns(fill, rows, columns)
+    return Packed(block, codes, scales, None, of_columns)
+
+
+def _by_columns(fill: Callable[[slice], None], rows: int, columns: int) -> None:
+    """Fills all columns, so many at a time that they stay in the processor's cache."""
+    step = max(1, PART // max(1, rows))
+    parts = [slice(start, start + step) for start in range(0, columns, step)]
+    with ThreadPoolExecutor(threads()) as pool:
+        list(pool.map(fill, parts))
+
+
+def _pack_columns(weights: Array, block: int, floor: Array) -> tuple[Bytes, Bytes, Array]:
+    """Codes by block, row and column, scales by block and column, scales by column."""
+    cells = _cells(weights, block)
+    largest = np.abs(cells).max(axis=1)
+    reach = largest / (SYMMETRIC - 1)
+    columns = _column_scales(reach, largest, floor)
     best = np.full(reach.shape, np.inf)
     codes, scales = np.zeros(cells.shape, np.uint8), np.zeros(reach.shape, np.uint8)
     for share in TRIED:
         tried = np.clip(np.rint(reach * share * FRACTION / columns), 0, LARGEST)
         step = np.maximum(tried, 1.0) * columns / FRACTION
-        numbers = np.clip(np.rint(cells / step[:, np.newaxis]), -SYMMETRIC, SYMMETRIC - 1)
-        shown = _elements(numbers.astype(np.int64), tried.astype(np.int64)[:, np.newaxis]) * columns
-        error = np.square(shown - cells).sum(axis=1)
+        numbers = cells / step[:, np.newaxis]
+        np.clip(np.rint(numbers, out=numbers), -SYMMETRIC, SYMMETRIC - 1, out=numbers)
+        shown = _elements(numbers, tried[:, np.newaxis])
+        shown *= columns
+        shown -= cells
+        error = np.square(shown, out=shown).sum(axis=1)
         better = error < best
         best = np.where(better, error, best)
         scales = np.where(better, tried, scales).astype(np.uint8)
-        codes = np.where(better[:, np.newaxis], numbers + SYMMETRIC, codes).astype(np.uint8)
-    return Packed(block, codes.reshape(-1, weights.shape[1])[:rows], scales, None, columns)
+        numbers += SYMMETRIC
+        np.copyto(codes, numbers, where=better[:, np.newaxis], casting="unsafe")
+    return codes, scales, columns
 
 
 def packed_codes(
@@ -126,12 +169,14 @@ def _column_scales(steps: Array, largest: Array, floor: Array | float) -> Array:
     return np.where(scales > 0, scales, 1.0).astype(np.float32).astype(np.float64)
 
 
-def _elements(numbers: npt.NDArray[np.int64], scales: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
-    elements: npt.NDArray[np.int8] = np.clip(np.rint(numbers * scales / FRACTION), -128, 127).astype(np.int8)
-    return elements
+def _elements(numbers: Array, scales: npt.NDArray[Any]) -> Array:
+    """The elements, exact in float64, of codes less their zero points."""
+    elements: Array = numbers * scales
+    elements /= FRACTION
+    return np.clip(np.rint(elements, out=elements), -128, 127, out=elements)
 
 
-def _cells(matrix: Array, block: int) -> Array:
+def _cells(matrix: npt.NDArray[Any], block: int) -> Array:
     """`[blocks, rows of a block, columns]`, filled up with zeros."""
     rows, columns = matrix.shape
     padded = np.zeros((-(-rows // block) * block, columns))
