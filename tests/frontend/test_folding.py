@@ -72,6 +72,24 @@ def test_what_is_settled(nodes: list[Node], settled: bool) -> None:  # noqa: FBT
     _unchanged(model)
 
 
+def test_weights_of_any_size_are_laid_out_differently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of embeddings, transposed for the last product of a decoder."""
+    monkeypatch.setattr(folding, "LARGEST_FOLDED", 100)
+    nodes = [("Transpose", "c", "t", {"perm": [1, 0]}), ("MatMul", "x t", "y")]
+    model = load(graph(nodes, {"x": [2, 9]}, ["y"], {"c": array(20, 9)})).model
+    assert [node.op_type for node in model.graph] == ["MatMul"]
+    # What computes numbers of more than that is left to a run.
+    larger = load(
+        graph(
+            [("MatMul", "c d", "t"), ("Add", "x t", "y")],
+            {"x": [20, 20]},
+            ["y"],
+            {"c": array(20, 9), "d": array(9, 20)},
+        )
+    ).model
+    assert len(larger.graph) == 2
+
+
 REFUSALS = tuple(
     getattr(onnxruntime_pybind11_state, name)
     for name in ("Fail", "InvalidArgument", "InvalidGraph", "NotImplemented", "RuntimeException")

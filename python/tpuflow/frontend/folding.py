@@ -45,6 +45,8 @@ LARGEST_FOLDED = 1 << 27  # elements a folded constant may have
 LARGEST_GROWN = 1 << 25  # elements one may have that is made of few
 DRAWN = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}
 """Operators with inputs whose result is not the same each time."""
+REARRANGING = {"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+"""Operators whose result has as many elements as their first operand."""
 GROWING = {"ConstantOfShape", "Expand", "Pad", "Range", "Resize", "Tile", "Upsample"}
 """Operators that make much of little, and so must say how much before they are evaluated."""
 
@@ -139,7 +141,11 @@ def _depends_on(node: ir.Node, constant: Collection[ir.Value]) -> bool:
     sizes = [shape_of(value) for value in node.outputs]
     if _grows(node):
         return False
-    return all(size is None or math.prod(size) <= LARGEST_FOLDED for size in sizes)
+    # Weights of any size may be laid out differently: there are no more of them than the file has.
+    most = LARGEST_FOLDED
+    if node.op_type in REARRANGING and node.inputs[0] is not None:
+        most = max(most, math.prod(shape_of(node.inputs[0]) or ()))
+    return all(size is None or math.prod(size) <= most for size in sizes)
 
 
 def _is_read_outside(value: ir.Value, nodes: Collection[ir.Node]) -> bool:
