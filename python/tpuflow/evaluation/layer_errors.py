@@ -109,11 +109,15 @@ def layer_errors(
     if not made_here:
         return []
     cut, given = _apart(model.model, names)
-    whole, apart = FloatSession(model.model, "all"), FloatSession(cut, made_here, once=True)
     sums = {name: _Sums() for name in names}
     per_sample = sum(math.prod(ports[name].stored) for name in names)
-    for batch in samples.spread(max(1, min(SAMPLES, ELEMENTS // max(1, per_sample)))).batches():
-        exact = {**batch.arrays, **whole.run(dict(batch.arrays))}
+    batches = list(samples.spread(max(1, min(SAMPLES, ELEMENTS // max(1, per_sample)))).batches())
+    # One session after the other: each has a copy of all weights.
+    whole = FloatSession(model.model, "all")
+    every = [{**batch.arrays, **whole.run(dict(batch.arrays))} for batch in batches]
+    del whole
+    apart = FloatSession(cut, made_here, once=True)
+    for batch, exact in zip(batches, every, strict=True):
         shown = {name: array for name in names if (array := exact[name]).shape == ports[name].shape}
         rounded = {f"{name}{GIVEN}": _round_to_best_grid(exact[name], ports[name]) for name in given}
         ideal = apart.run({**batch.arrays, **rounded})

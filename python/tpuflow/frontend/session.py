@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -37,6 +38,9 @@ NO_ARRAYS = (
 
 LARGE_BYTES = 4096
 """Weights from this size on are handed to onnxruntime beside the model."""
+FLOAT_BYTES = 4
+COPIED_BYTES = 1 << 30
+"""Weights up to this size in all are copied into the form that kernels read quickest."""
 
 Array = npt.NDArray[Any]
 
@@ -71,7 +75,8 @@ class FloatSession:
                 tensor a node of the main graph computes when "all".
             threads: Threads to run on; when None as many as the environment states, or all processors.
             once: Whether there are few runs to come: weights then stay as they are, which is slower by the
-                run, but takes neither the time nor the memory of another copy.
+                run, but takes neither the time nor the memory of another copy. So do those of more than
+                `COPIED_BYTES` in all.
             apart: Weights a protocol buffer lists by name alone, see `split_large_weights`.
 
         Raises:
@@ -103,19 +108,7 @@ class FloatSession:
                 proto = onnx.ModelProto()
                 proto.CopyFrom(model)
             proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in extra)
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # what goes wrong is raised, not logged
-        # Threads that wait for work by spinning take the processors from whoever works between two runs.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.add_external_initializers(list(apart), list(apart.values()))
-        threads = threads or stated_threads()
-        if once:
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-            options.add_session_config_entry("session.disable_prepacking", "1")
-        if threads is not None:
-            options.intra_op_num_threads = threads
-            options.inter_op_num_threads = threads
-            options.use_deterministic_compute = True
+        options = _options(apart, threads or stated_threads(), once=once)
         try:
             self._apart = apart  # the session reads these arrays where they are
             self._session = _session(proto, options)
@@ -222,6 +215,25 @@ class FloatSession:
         if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "same_kind"):
             raise SampleError(f'input "{name}" takes {wanted}, the array given has {array.dtype}')
         return np.ascontiguousarray(array, wanted).reshape(array.shape)
+
+
+def _options(
+    apart: Mapping[str, onnxruntime.OrtValue], threads: int | None, *, once: bool
+) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what goes wrong is raised, not logged
+    # Threads that wait for work by spinning take the processors from whoever works between two runs.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_external_initializers(list(apart), list(apart.values()))
+    if once:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    if once or sum(math.prod(value.shape()) * FLOAT_BYTES for value in apart.values()) > COPIED_BYTES:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    if threads is not None:
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = threads
+        options.use_deterministic_compute = True
+    return options
 
 
 def _session(proto: onnx.ModelProto, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
