@@ -16,7 +16,8 @@ from tpuflow.errors import FileError, SampleError
 from tpuflow.evaluation.perplexity import losses, paired_perplexity
 from tpuflow.execution.tokens import open_tokenizer
 from tpuflow.pipeline.bundle import load_bundle
-from tpuflow.pipeline.decoders import open_decoder
+from tpuflow.pipeline.decoders import build_decoder, open_decoder, phases_of, rows_of_at_least
+from tpuflow.pipeline.request import Request
 
 CHARACTERS = "abcdefghijklmnopqrstuvw"
 
@@ -94,6 +95,26 @@ def test_a_decoder_from_its_file_to_text(command: Command, tmp_path: Path) -> No
         wrong = command(*arguments)
         assert wrong.status in {1, 2}, arguments
         assert message in wrong.err, (arguments, wrong.err)
+
+
+def test_short_rows_are_continued_by_those_after_them() -> None:
+    rows = np.arange(12).reshape(3, 4)
+    assert rows_of_at_least(rows, 4) is rows
+    assert rows_of_at_least(rows, 7).tolist() == [
+        [0, 1, 2, 3, 4, 5, 6, 7],
+        [4, 5, 6, 7, 8, 9, 10, 11],
+        [8, 9, 10, 11, 0, 1, 2, 3],
+    ]
+    assert rows_of_at_least(rows[:1], 9).tolist() == [[0, 1, 2, 3] * 3]
+
+
+@pytest.mark.slow
+def test_a_prompt_longer_than_the_calibration_rows(tmp_path: Path) -> None:
+    model, ids = tmp_path / "d.onnx", tmp_path / "ids.npz"
+    onnx.save(decoder("exported", layers=1), model)
+    np.savez(ids, ids=np.random.default_rng(0).integers(0, VOCABULARY, (3, 4)))
+    built = build_decoder(Request(model, calibration=ids, verify=False), phases_of(8, 1, [16]))
+    assert list(built.parts) == ["prefill8_context16", "decode1_context16"]
 
 
 def test_pairs_have_a_smaller_error_than_texts() -> None:

@@ -33,7 +33,15 @@ if TYPE_CHECKING:
     from tpuflow.pipeline.request import Request
     from tpuflow.ptq import Listener
 
-__all__ = ["BuiltDecoder", "build_decoder", "float_decoder", "open_decoder", "phases_of", "token_rows"]
+__all__ = [
+    "BuiltDecoder",
+    "build_decoder",
+    "float_decoder",
+    "open_decoder",
+    "phases_of",
+    "rows_of_at_least",
+    "token_rows",
+]
 
 Tokens = NDArray[np.int64]
 NAMES = ("input_ids", "ids", "tokens")
@@ -114,7 +122,9 @@ def build_decoder(
         raise SampleError("no phase: a context is shorter than every sequence")
     rows = None
     if isinstance(request.calibration, Path):
-        rows = token_rows(request.calibration)
+        rows = rows_of_at_least(
+            token_rows(request.calibration), max(each.sequence for each in phases.values())
+        )
     caches, ranges = _float_caches(request, rows, max(each.context for each in phases.values()))
     parts = {}
     for name, phase in phases.items():
@@ -123,6 +133,14 @@ def build_decoder(
         part = replace(request, phase=phase, calibration=samples, set_ranges=ranges)
         parts[name] = build_one(part, listener)
     return BuiltDecoder(parts)
+
+
+def rows_of_at_least(rows: Tokens, length: int) -> Tokens:
+    """Rows of at least so many tokens: of short ones, each is continued by those after it."""
+    count = -(-length // rows.shape[1])
+    if count == 1:
+        return rows
+    return np.concatenate([np.roll(rows, -shift, axis=0) for shift in range(count)], axis=1)
 
 
 def _float_caches(
@@ -158,17 +176,8 @@ def _ports(path: Path) -> tuple[list[str], list[str]]:
 def _samples(
     request: Request, phase: Phase, rows: Tokens, caches: list[dict[str, NDArray[Any]]], seed: int
 ) -> Samples:
-    """A sample of every row: the tokens of a phase from a place on, behind those before it.
-
-    Raises:
-        SampleError: Rows are shorter than the sequence.
-    """
+    """A sample of every row: the tokens of a phase from a place on, behind those before it."""
     last = min(rows.shape[1], phase.context) - phase.sequence
-    if last < 0:
-        raise SampleError(
-            f"{request.calibration}: rows of {rows.shape[1]} tokens are shorter than a sequence of "
-            f"{phase.sequence}"
-        )
     level = FloatLevel(load(specialize(request.model, phase.sequence, phase.context), host=True))
     generator = np.random.default_rng(seed)
     feeds = []
