@@ -325,9 +325,8 @@ class Evaluator:
         for name in self._compared:
             exact, made = _join_groups(self._floating, name), _join_groups(outputs, name)
             if exact.dtype.kind == "f" and made.shape == exact.shape and exact.size:
-                x = exact.reshape(len(exact), -1).astype(np.float64)
-                error = made.reshape(len(made), -1) - x
-                found[name] = (np.square(error).sum(axis=1), np.square(x).sum(axis=1))
+                powers = np.array([_powers(*pair) for pair in zip(made, exact, strict=True)])
+                found[name] = (powers[:, 0], powers[:, 1])
         return found
 
     def flips_by_sample(self, outputs: Outputs) -> Array:
@@ -491,3 +490,10 @@ def _axis_of_classes(value: ir.Value) -> int | None:
     if not moved:
         return axis % rank - rank
     return -1 if rank == len(shape) and axis % rank == rank - 1 else None
+
+
+def _powers(made: Array, exact: Array) -> tuple[float, float]:
+    """Power of noise and of signal of one sample."""
+    signal = exact.astype(np.float64).ravel()
+    noise = made.ravel() - signal
+    return float(np.square(noise, out=noise).sum()), float(np.square(signal, out=signal).sum())

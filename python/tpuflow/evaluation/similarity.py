@@ -80,7 +80,8 @@ def similarity(reference: npt.ArrayLike, test: npt.ArrayLike) -> Similarity:
     # Dividing by a power of two is exact and keeps the squares of very large or small values in range.
     peak = max(float(np.max(np.abs(x), initial=0.0)), float(np.max(np.abs(y), initial=0.0)))
     unit = math.ldexp(1.0, math.frexp(peak)[1]) if peak else 1.0
-    x, y = x / unit, y / unit
+    x /= unit
+    y /= unit
     difference = x - y
     signal, other, noise = _norm(x), _norm(y), _norm(difference)
     error = float(np.max(np.abs(difference), initial=0.0)) * unit
@@ -88,14 +89,16 @@ def similarity(reference: npt.ArrayLike, test: npt.ArrayLike) -> Similarity:
         angle = max(-1.0, min(1.0, float(x @ y) / (signal * other)))
     else:
         angle = float(signal == other)
-    middle = _norm((x + y) / 2)
+    span = float(np.max(x) - np.min(x)) if x.size else 0.0
+    y += x
+    y /= 2
+    middle = _norm(y)
     distance = 1.0 - noise / middle if middle else float(noise == 0.0)
     if noise == 0.0:
         decibels = math.inf
     else:
         decibels = 20.0 * math.log10(signal / noise) if signal else -math.inf
     root = noise / math.sqrt(x.size) if x.size else 0.0
-    span = float(np.max(x) - np.min(x)) if x.size else 0.0
     peaks = math.inf if root == 0.0 else 20.0 * math.log10(span / root) if span else -math.inf
     return Similarity(angle, distance, decibels, error, nonfinite, root * unit, peaks)
 

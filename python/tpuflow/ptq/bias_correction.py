@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,16 +95,21 @@ def correct_output_bias(model: FloatModel, ranges: Ranges, samples: Samples, con
     for name, layer in layers.items():
         if name not in found or found[name].shape != expected[name].shape:
             continue
-        error = found[name].astype(np.float64) - expected[name]
         behind = 3 if layer.node.op_type == "Conv" else 1  # axes from that of channels on
-        axis = error.ndim - behind
-        means = error.mean(tuple(at for at in range(1, error.ndim) if at != axis))
+        means = _mean_errors(found[name], expected[name], found[name].ndim - behind)
         sure = sure_share(means)
         if sure > 0 and confirmed(means):
             rank = len(shape_of(layer.node.outputs[0]) or ())
             errors[name] = Means(rank - behind, tuple((sure * means.mean(axis=0)).tolist()))
             logger.info("%s: %.0f%% of its mean error is systematic", layer.name, 100 * sure)
     return replace(ranges, errors=errors, errors_of=fingerprint(config) if errors else None)
+
+
+def _mean_errors(found: NDArray[Any], expected: NDArray[Any], axis: int) -> Array:
+    """By sample and index of `axis`, the mean of an error, sample after sample: logits may be large."""
+    others = tuple(at for at in range(1, found.ndim) if at != axis)
+    samples = [slice(at, at + 1) for at in range(len(found))]
+    return np.concatenate([(found[at].astype(np.float64) - expected[at]).mean(others) for at in samples])
 
 
 def sure_share(errors: Array) -> float:
@@ -153,7 +158,9 @@ def last_layers(graph: ir.Graph) -> list[LinearLayer]:
     return list(found.values())
 
 
-def _float_outputs(model: ir.Model, samples: Samples, wanted: Mapping[str, LinearLayer]) -> dict[str, Array]:
+def _float_outputs(
+    model: ir.Model, samples: Samples, wanted: Mapping[str, LinearLayer]
+) -> dict[str, NDArray[Any]]:
     """Float outputs of last layers, the samples along the first axis."""
     session = ActivationSession(model, memory_bytes=MEMORY, wanted=set(wanted))
     parts: dict[str, list[NDArray[np.float32]]] = {name: [] for name in wanted}
@@ -162,5 +169,4 @@ def _float_outputs(model: ir.Model, samples: Samples, wanted: Mapping[str, Linea
             for name, array in values.items():
                 if name in parts:
                     parts[name].append(array.copy())
-    joined = joined_samples(parts, samples)
-    return {name: array.astype(np.float64) for name, array in joined.items()}
+    return joined_samples(parts, samples)
