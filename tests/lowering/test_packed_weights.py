@@ -204,3 +204,32 @@ def test_a_block_of_zeros_and_a_floor() -> None:
 def test_what_blocks_need(wanted: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         lowered(network(), normal(network(), 1), {"quantize": wanted})
+
+
+@pytest.mark.parametrize("columns", [1, 3, 64])
+def test_columns_are_packed_the_same_in_parts(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = np.random.default_rng(5).standard_normal((70, 64)).astype(np.float32)
+    whole = pack(weights, 32, np.zeros(64))
+    monkeypatch.setattr("tpuflow.lowering.packed.PART", 70 * columns)
+    parts = pack(weights, 32, np.zeros(64))
+    for name in ("codes", "scales", "columns"):
+        assert np.array_equal(getattr(whole, name), getattr(parts, name)), name
+    assert np.array_equal(whole.elements(), parts.elements())
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype"),
+    [
+        pytest.param({**BLOCKS, "dtype": "int16"}, "int8", id="beside-4-bits"),
+        pytest.param({"dtype": "int16"}, "int16", id="beside-16-bits"),
+    ],
+)
+def test_a_table_of_embeddings_is_weights(config: dict[str, Any], dtype: str) -> None:
+    b = Builder("embedding")
+    table = b.constant(np.random.default_rng(1).standard_normal((30, 64)).astype(np.float32))
+    ids = b.input("ids", [1, 4], onnx.TensorProto.INT64)
+    x = b.node("Gather", table, ids)
+    b.output(b.node("Add", b.node("MatMul", x, b.weight(64, 64, fan_in=64)), x))
+    graph = lowered(b.model(), normal(b), {"quantize": config}).graph
+    (layer,) = [layer for layer in graph.layers if layer.op == "embedding"]
+    assert graph.tensors[layer.output].dtype == dtype

@@ -64,7 +64,12 @@ def _embedding(context: Lowering, step: Step) -> None:
     if not quant.is_float and bound_of(node.inputs[1]) is not None:
         quant = context.grids.target(step)  # by what reads it: angles are fine, masks reach as far as scores
     elif not quant.is_float:
-        quant = grid_of(low, high, config.model_copy(update={"dtype": context.grids.dtype_of(step)}))
+        dtype = context.grids.dtype_of(step)
+        if config.per_block and context.settings.explicit(step.names, "dtype") is None:
+            dtype = (
+                "int8"  # a table is weights: beside those of 4 bits, 8 are enough, whatever rows are added to
+            )
+        quant = grid_of(low, high, config.model_copy(update={"dtype": dtype}))
         context.settings.honors(step.names, GRID, SCALE)
     value = context.operand(node, 1)
     stored = context.rearrange(value)
