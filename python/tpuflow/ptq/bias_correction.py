@@ -89,7 +89,8 @@ def correct_output_bias(model: FloatModel, ranges: Ranges, samples: Samples, con
         return ranges
     samples = samples.spread(SEEN)
     level = graph_level(graph_of(model, ranges, config))
-    found = run_samples(level, samples, all_tensors=True, names=frozenset(layers))
+    inside = not layers.keys() <= {*level.outputs}
+    found = run_samples(level, samples, all_tensors=inside, names=frozenset(layers))
     expected = _float_outputs(model.model, samples, layers)
     errors: dict[str, Means] = {}
     for name, layer in layers.items():
