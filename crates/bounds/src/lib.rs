@@ -46,7 +46,7 @@ use linear::is_permutation;
 use live::Live;
 use moments::first_read_cycle;
 use serde::Serialize;
-use stores::stores;
+use stores::outputs_end;
 use tpuflow_ir::{Bounds, Graph, Machine, Op, TensorId, timing};
 use work::{LiveGraph, Work};
 
@@ -174,7 +174,7 @@ impl Every<'_> {
             ports: after(sum(|w| w.weights), 0).max(after(sum(|w| w.words).div_ceil(machine.cache.banks.into()), 0)),
             flow: last_store_end(self.flow(&chains), machine).max(chains.left_to_load()),
             segment: last_store_end(chains.makespan(), machine),
-            path: last_store_end(chains.ends(), machine).max(stores(self, &chains)),
+            path: last_store_end(chains.ends(), machine).max(outputs_end(self, &chains)),
         }
     }
 

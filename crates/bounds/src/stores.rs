@@ -14,7 +14,7 @@ use super::chain::Chains;
 use super::{Every, channel, split};
 
 /// Cycles before which the stores are not done.
-pub(super) fn stores(every: &Every, chains: &Chains) -> u64 {
+pub(super) fn outputs_end(every: &Every, chains: &Chains) -> u64 {
     let Every { graph, machine, producer, .. } = *every;
     let results = every.computed_outputs();
     let mut outputs: Vec<(u64, u64)> = results
