@@ -16,6 +16,8 @@ from tpuflow import _core, reference
 from tpuflow.calibration import Range, Ranges
 from tpuflow.config import Config
 from tpuflow.evaluation.similarity import Similarity, similarity
+from tpuflow.execution.levels import graph_level, program_level
+from tpuflow.execution.simulation import simulate
 from tpuflow.frontend import FloatModel, FloatSession, load
 from tpuflow.lowering import Graph, lower
 
@@ -96,6 +98,16 @@ class Quantized:
         assert set(stored) <= set(expected)
         for name, array in stored.items():
             assert np.array_equal(array, expected[name]), name
+
+    def equals_program(self, program: _core.Program, feed: Feed) -> None:
+        """A program of the graph gives its codes at every output, and does its multiply-accumulates."""
+        expected, found = (
+            each.compute(feed).codes for each in (graph_level(self.graph), program_level(program))
+        )
+        assert {*found} == {*expected}
+        for name, array in expected.items():
+            assert np.array_equal(found[name], array), name
+        assert simulate(program, values=False).report["macs"] == self.graph.macs
 
     @property
     def operators(self) -> list[str]:

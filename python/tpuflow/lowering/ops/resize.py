@@ -51,7 +51,7 @@ def resize(context: Lowering, step: Step) -> None:
     ]
     if mode == "linear" and not stored.grid.is_float:
         down, across = (places_of(places, stored.shape[1 + axis]) for axis, places in enumerate(sources))
-        if down is not None and across is not None and is_quicker(stored, down, across, context.columns):
+        if down is not None and across is not None and is_quicker(context, stored, down, across):
             upsample(context, step, stored, down, across)
             return
     if mode == "linear":

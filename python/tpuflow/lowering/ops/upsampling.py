@@ -120,24 +120,29 @@ def places_of(sources: Sequence[Fraction], cells: int) -> Places | None:
     return Places(tuple(tuple(int(weight) for weight in row) for row in weights), first, whole)
 
 
-def is_quicker(stored: StoredValue, rows: Places, columns: Places, side: int) -> bool:
-    """Whether the array, of so many rows and columns, is done before the elementwise unit would be.
+def is_quicker(context: Lowering, stored: StoredValue, rows: Places, columns: Places) -> bool:
+    """Whether the array is done before the elementwise unit would be, the weights of both loaded.
 
     The elementwise unit moves what lies between the convolutions, and what is behind them where channels do
     not fill their pixels.
     """
+    side = context.columns
     n, height, width, channels = stored.shape
     size = np.dtype(stored.grid.dtype).itemsize
     across, between = width + sum(columns.border), 2 if rows.factor > 1 < columns.factor else size
     results = n * height * rows.factor * width * columns.factor
     moved = n * (height + sum(rows.border)) * across * channels
-    array = 0.0
+    array, weights = 0.0, 0
     if rows.factor > 1:
+        weights += rows.factor * rows.reach
         array += _cycles(n * height * across, rows, 1, (channels, size, side))
         moved += n * height * rows.factor * across * channels
     if columns.factor > 1:
         pixels, form = n * height * rows.factor * width, (channels, between, side)
-        array += _cycles(pixels, columns, _at_once(width, columns, form), form)
+        count = _at_once(width, columns, form)
+        weights += count * columns.factor * (columns.reach + count - 1)
+        array += _cycles(pixels, columns, count, form)
+    array += weights * channels**2 / context.bytes_worth_a_cycle
     if (channels * size) & (channels * size - 1):
         moved += results * channels
     linear = LINEAR * results * _pixel_bytes(channels * size) / size / LANES
