@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!  units   [----- all that the first element needs -----]
-//!  channel                                               [start, latency, bytes of this output, and of those that come later]
+//!  channel                                               [start-up][this output, and all that begin later]
 //! ```
 
 use tpuflow_ir::Machine;
