@@ -318,8 +318,11 @@ class Graph:
         inputs: Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]],
         *,
         all_tensors: bool = False,
+        tensors: Sequence[str] | None = None,
     ) -> dict[str, NDArray[Any]]: ...
-    def run_apart(self, given: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]: ...
+    def run_apart(
+        self, given: Mapping[str, NDArray[Any]], tensors: Sequence[str] | None = None
+    ) -> dict[str, NDArray[Any]]: ...
 
 # scheduler
 

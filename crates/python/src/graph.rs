@@ -1,7 +1,8 @@
 //! Building, saving, loading and running quantised graphs.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -202,15 +203,22 @@ pub struct Graph {
     /// The graph.
     pub graph: Arc<tpuflow_ir::Graph>,
     interpreter: OnceLock<Interpreter>,
+    /// Held while the interpreter is made.
+    preparing: Mutex<()>,
 }
 
 impl Graph {
     /// Wraps a finished graph.
     pub fn new(graph: tpuflow_ir::Graph) -> Self {
-        Self { graph: Arc::new(graph), interpreter: OnceLock::new() }
+        Self { graph: Arc::new(graph), interpreter: OnceLock::new(), preparing: Mutex::new(()) }
     }
 
     fn interpreter(&self) -> Result<&Interpreter, Failure> {
+        if let Some(ready) = self.interpreter.get() {
+            return Ok(ready);
+        }
+        // Two threads that meet here would both pack all weights.
+        let _alone = self.preparing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ready) = self.interpreter.get() {
             return Ok(ready);
         }
@@ -251,6 +259,19 @@ impl Graph {
     }
 
     /// Tensors of a run by name.
+    /// The activations of these names.
+    fn activations(&self, names: &[String]) -> Result<Vec<TensorId>, Failure> {
+        let mut by_name = HashMap::new();
+        for (number, tensor) in self.graph.tensors.iter().enumerate().filter(|(_, tensor)| tensor.constant.is_none()) {
+            by_name.insert(tensor.name.as_str(), TensorId::new(number));
+        }
+        let id = |name: &String| {
+            let found = by_name.get(name.as_str()).copied();
+            found.ok_or_else(|| Failure::sample(format!("\"{}\" computes no tensor \"{name}\"", self.graph.name)))
+        };
+        names.iter().map(id).collect()
+    }
+
     fn arrays_of<'py>(&self, py: Python<'py>, tensors: &Tensors) -> PyResult<Bound<'py, PyDict>> {
         let result = PyDict::new(py);
         for (id, values) in tensors.iter() {
@@ -381,17 +402,34 @@ impl Graph {
         Ok(())
     }
 
-    /// Runs the graph: outputs by name, or all activations.
-    #[pyo3(signature = (inputs, *, all_tensors=false))]
-    fn run<'py>(&self, py: Python<'py>, inputs: &Bound<'py, PyAny>, all_tensors: bool) -> PyResult<Bound<'py, PyDict>> {
+    /// Runs the graph: outputs by name, with `tensors` also activations of these names, or all activations.
+    #[pyo3(signature = (inputs, *, all_tensors=false, tensors=None))]
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        inputs: &Bound<'py, PyAny>,
+        all_tensors: bool,
+        tensors: Option<Vec<String>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
         let inputs = self.extract(inputs)?;
-        let keep = if all_tensors { Keep::All } else { Keep::Outputs };
+        let keep = match tensors {
+            _ if all_tensors => Keep::All,
+            None => Keep::Outputs,
+            Some(names) => Keep::OutputsAnd(self.activations(&names)?),
+        };
         let tensors = py.detach(|| Ok::<_, Failure>(self.interpreter()?.run(inputs, keep)?))?;
         self.arrays_of(py, &tensors)
     }
 
-    /// Runs every layer on given operands: what each makes of them, by name. See [`Interpreter::run_apart`].
-    fn run_apart<'py>(&self, py: Python<'py>, given: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyDict>> {
+    /// Runs every layer on given operands: what each makes of them, by name; with `tensors` only these. See
+    /// [`Interpreter::run_layers_separately`].
+    #[pyo3(signature = (given, tensors=None))]
+    fn run_apart<'py>(
+        &self,
+        py: Python<'py>,
+        given: &Bound<'py, PyDict>,
+        tensors: Option<Vec<String>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
         let mut arrays = Vec::with_capacity(given.len());
         for (name, array) in given.iter() {
             let name: String = name.extract()?;
@@ -403,7 +441,9 @@ impl Graph {
             };
             arrays.push((TensorId::new(number), values));
         }
-        let tensors = py.detach(|| Ok::<_, Failure>(self.interpreter()?.run_layers_separately(arrays)?))?;
+        let wanted = tensors.map(|names| self.activations(&names)).transpose()?;
+        let run = || Ok::<_, Failure>(self.interpreter()?.run_layers_separately(arrays, wanted.as_deref())?);
+        let tensors = py.detach(run)?;
         self.arrays_of(py, &tensors)
     }
 

@@ -25,10 +25,12 @@ use prepare::Constants;
 use tensor_pool::TensorPool;
 
 /// Which tensors a run returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// The graph's outputs.
     Outputs,
+    /// The graph's outputs, and these inputs and outputs of layers.
+    OutputsAnd(Vec<TensorId>),
     /// Inputs and the outputs of all layers.
     All,
 }
@@ -140,39 +142,76 @@ impl Interpreter {
     /// Runs the layers one by one on given operands: what a layer reads is what is given for a tensor, and only where nothing
     /// is given what another layer made. So a layer's own error can be told from what it inherits.
     ///
-    /// Returns what every layer made, and the inputs.
+    /// Returns what every layer made, and the inputs; with `wanted` only these, and only their layers run, with those whose
+    /// results they read and nothing gives.
     ///
     /// # Errors
-    /// As [`Interpreter::run`]; an input of the graph for which nothing is given is one of another size.
-    pub fn run_layers_separately(&self, given: Vec<(TensorId, Values)>) -> Result<Tensors, SimError> {
+    /// As [`Interpreter::run`]; an input of the graph that is read and for which nothing is given is one of another size.
+    pub fn run_layers_separately(
+        &self,
+        given: Vec<(TensorId, Values)>,
+        wanted: Option<&[TensorId]>,
+    ) -> Result<Tensors, SimError> {
         let graph = &*self.graph;
         let mut values = self.constants.clone();
         for (id, array) in given {
             expect(graph.tensor(id), &array)?;
             values[id.index()] = Some(Arc::new(array));
         }
-        if let Some(&id) = graph.inputs.iter().find(|id| values[id.index()].is_none()) {
+        let read = self.needed(&values, wanted);
+        if let Some(&id) = graph.inputs.iter().find(|id| values[id.index()].is_none() && read[id.index()]) {
             return Err(wrong_input(graph.tensor(id), 0, graph.tensor(id).dtype));
         }
+        let kept = |id: TensorId| wanted.is_none_or(|wanted| wanted.contains(&id));
         let mut made: Vec<Option<Arc<Values>>> = vec![None; values.len()];
-        for &id in &graph.inputs {
+        for &id in graph.inputs.iter().filter(|&&id| kept(id)) {
             made[id.index()].clone_from(&values[id.index()]);
         }
         let mut free = TensorPool::default();
         parallel::inside(|| {
-            for (layer, prepared) in graph.layers.iter().zip(&self.layers) {
+            let needed = |layer: &Layer| read[layer.output.index()];
+            for (layer, prepared) in graph.layers.iter().zip(&self.layers).filter(|(layer, _)| needed(layer)) {
                 let output = execute::execute(graph, layer, None, prepared, &values, &mut free)
                     .map_err(|reason| SimError::Layer { layer: layer.name.clone(), reason })?;
                 let output = Arc::new(output);
                 values[layer.output.index()].get_or_insert_with(|| Arc::clone(&output));
-                made[layer.output.index()] = Some(output);
+                if kept(layer.output) {
+                    made[layer.output.index()] = Some(output);
+                }
             }
             Ok(Tensors { values: made })
         })
     }
 
+    /// Per tensor, whether it is wanted, or read by a layer that runs for its sake while `values` lack it.
+    fn needed(&self, values: &[Option<Arc<Values>>], wanted: Option<&[TensorId]>) -> Vec<bool> {
+        let mut needed = vec![wanted.is_none(); values.len()];
+        wanted.unwrap_or_default().iter().for_each(|id| needed[id.index()] = true);
+        for layer in self.graph.layers.iter().rev().filter(|_| wanted.is_some()) {
+            if needed[layer.output.index()] {
+                let lacking = self.graph.activations(layer).filter(|id| values[id.index()].is_none());
+                lacking.for_each(|id| needed[id.index()] = true);
+            }
+        }
+        needed
+    }
+
+    /// Per tensor, whether a run returns it.
+    fn kept(&self, keep: Keep) -> Vec<bool> {
+        let tensors = &self.graph.tensors;
+        let mut kept = vec![false; tensors.len()];
+        match keep {
+            Keep::Outputs => {}
+            Keep::OutputsAnd(ids) => ids.into_iter().for_each(|id| kept[id.index()] = true),
+            Keep::All => kept = tensors.iter().map(|tensor| tensor.constant.is_none()).collect(),
+        }
+        self.graph.outputs.iter().for_each(|id| kept[id.index()] = true);
+        kept
+    }
+
     fn run_layers(&self, inputs: Vec<Values>, keep: Keep) -> Result<Tensors, SimError> {
         let graph = &*self.graph;
+        let kept = self.kept(keep);
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
         let mut values = self.constants.clone();
         for (&id, input) in graph.inputs.iter().zip(inputs) {
@@ -180,7 +219,7 @@ impl Interpreter {
             values[id.index()] = Some(Arc::new(input));
         }
         for (position, (layer, dead)) in graph.layers.iter().zip(&self.last_read).enumerate() {
-            let successor = self.successors[position].filter(|_| keep == Keep::Outputs);
+            let successor = self.successors[position].filter(|_| !kept[layer.output.index()]);
             let successor = successor.map(|successor| &graph.layers[successor]);
             let result = successor.unwrap_or(layer).output.index();
             // It may have been done with another one.
@@ -191,13 +230,11 @@ impl Interpreter {
                     .map_err(|reason| SimError::Layer { layer: layer.name.clone(), reason })?;
                 values[result] = Some(Arc::new(output));
             }
-            if keep == Keep::Outputs {
-                for id in dead {
-                    // The caller's inputs are not ours, and constants are read again.
-                    let tensor = values[id.index()].take().filter(|_| !graph.inputs.contains(id));
-                    if let Some(Ok(tensor)) = tensor.map(Arc::try_unwrap) {
-                        free.recycle(tensor);
-                    }
+            for id in dead.iter().filter(|id| !kept[id.index()]) {
+                // The caller's inputs are not ours, and constants are read again.
+                let tensor = values[id.index()].take().filter(|_| !graph.inputs.contains(id));
+                if let Some(Ok(tensor)) = tensor.map(Arc::try_unwrap) {
+                    free.recycle(tensor);
                 }
             }
         }
@@ -206,12 +243,8 @@ impl Interpreter {
             pages::enlarge(weights.chain(free.memory()));
         }
         self.free.lock().unwrap_or_else(PoisonError::into_inner).push(free);
-        for (i, value) in values.iter_mut().enumerate() {
-            let id = TensorId::new(i);
-            let kept = graph.outputs.contains(&id) || (keep == Keep::All && graph.tensors[i].constant.is_none());
-            if !kept {
-                *value = None;
-            }
+        for (value, _) in values.iter_mut().zip(&kept).filter(|(_, kept)| !**kept) {
+            *value = None;
         }
         Ok(Tensors { values })
     }

@@ -10,7 +10,7 @@ use tpuflow_ir::{Descriptor, Graph, Machine, Program, Window};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::{Options as ScheduleOptions, ScheduleError, schedule, schedule_by};
 use tpuflow_simulator::{
-    ArrayModel, Interpreter, Keep, Options, ProgramCache, Run, SimError, simulate, simulate_again,
+    ArrayModel, Interpreter, Keep, Options, ProgramCache, Run, SimError, Tensors, simulate, simulate_again,
 };
 
 fn balanced(run: &Run) {
@@ -36,13 +36,34 @@ fn check(graph: &Graph, program: &Program, seed: u64, options: &Options) -> Run 
     }
     let interpreter = Interpreter::new(Arc::new(graph.clone())).unwrap();
     let all = interpreter.run(given.clone(), Keep::All).unwrap();
-    let expected = interpreter.run(given, Keep::Outputs).unwrap();
+    let expected = interpreter.run(given.clone(), Keep::Outputs).unwrap();
     assert!(graph.outputs.iter().all(|id| all.get(*id) == expected.get(*id)), "with all tensors kept");
+    some_tensors(graph, &interpreter, &given, &all, seed);
     for (n, (id, port)) in graph.outputs.iter().zip(&program.outputs).enumerate() {
         let same = expected.get(*id).unwrap().to_le_bytes() == run.outputs[n];
         assert!(same, "output {n} \"{}\" differs", port.name);
     }
     run
+}
+
+/// Every third tensor alone: kept by a run, or made by its layer alone of what is given.
+fn some_tensors(graph: &Graph, interpreter: &Interpreter, given: &[Values], all: &Tensors, seed: u64) {
+    let activations = all.iter().map(|(id, _)| id).filter(|id| graph.tensor(*id).constant.is_none());
+    let third: Vec<_> = activations.filter(|id| (id.index() as u64 + seed).is_multiple_of(3)).collect();
+    let kept = interpreter.run(given.to_vec(), Keep::OutputsAnd(third.clone())).unwrap();
+    let held: Vec<_> = kept.iter().map(|(id, _)| id).collect();
+    assert!(held.iter().all(|id| third.contains(id) || graph.outputs.contains(id)), "more than was asked for");
+    let mut shown: Vec<_> = all.iter().map(|(id, values)| (id, values.clone())).collect();
+    shown.retain(|(id, _)| graph.inputs.contains(id) || (id.index() as u64 + seed) % 3 == 1);
+    let every = interpreter.run_layers_separately(shown.clone(), None).unwrap();
+    let alone = interpreter.run_layers_separately(shown, Some(&third)).unwrap();
+    let made: Vec<_> = alone.iter().map(|(id, _)| id).collect();
+    assert_eq!(made, third);
+    for id in third {
+        assert_eq!(kept.get(id), all.get(id), "kept");
+        assert_eq!(alone.get(id), every.get(id), "alone");
+        assert_eq!(alone.get(id), all.get(id), "of its own values");
+    }
 }
 
 // feature: SIM-03
