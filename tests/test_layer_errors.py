@@ -15,6 +15,7 @@ from models.builder import Builder
 from tpuflow import cli
 from tpuflow.calibration import Range, calibrate
 from tpuflow.config import Config
+from tpuflow.evaluation.by_tensor import tensor_similarities
 from tpuflow.evaluation.layer_errors import _decibels, layer_errors
 from tpuflow.execution.levels import FloatLevel, GraphLevel
 from tpuflow.frontend import load
@@ -93,6 +94,52 @@ def test_a_sound_network_gives_no_warning(dtype: str) -> None:
     found = layer_errors(model, graph, data.samples, 8 if dtype == "int8" else 16)
     assert len(found) >= 3
     assert all(abs(each.lost_db) < 20 for each in found if each.found_db < 200)
+
+
+@DTYPES
+@pytest.mark.parametrize("memory", [1, 2000])
+def test_parts_that_fit_into_memory_give_the_same(
+    dtype: str, memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors of layers, similarities of tensors: node by node as in one piece."""
+    model, state, config, data = prepared(dtype)
+    graph = Recipe(config).graph(state)
+    errors, similar = (
+        layer_errors(model, graph, data.samples),
+        tensor_similarities(model, graph, data.samples),
+    )
+    monkeypatch.setattr("tpuflow.evaluation.layer_errors.MEMORY", memory)
+    monkeypatch.setattr("tpuflow.evaluation.by_tensor.MEMORY", memory)
+    parts = layer_errors(model, graph, data.samples)
+    assert [replace(each, found_db=0, expected_db=0, reach=0) for each in parts] == [
+        replace(each, found_db=0, expected_db=0, reach=0) for each in errors
+    ]
+    for one, other in zip(parts, errors, strict=True):
+        assert one.found_db == pytest.approx(other.found_db, abs=0.01)
+        assert one.expected_db == pytest.approx(other.expected_db, abs=0.01)
+        assert one.reach == pytest.approx(other.reach)
+    again = tensor_similarities(model, graph, data.samples)
+    assert again.keys() == similar.keys()
+    assert {each.tensor for each in errors} <= similar.keys()
+    for name, each in again.items():
+        assert each.cosine == pytest.approx(similar[name].cosine, abs=1e-6)
+
+
+@DTYPES
+def test_tensors_of_some_names(dtype: str) -> None:
+    """What is kept of a run, and which layers run apart, changes no value."""
+    model, state, config, data = prepared(dtype)
+    level = GraphLevel(device_networks(Recipe(config).graph(state))[0])
+    batch = next(iter(data.samples.batches())).arrays
+    exact = FloatLevel(model).run(batch, all_tensors=True)
+    every, apart = level.run(batch, all_tensors=True), level.run_apart({**batch, **exact})
+    for name in every:
+        some = level.run(batch, all_tensors=True, names=[name])
+        assert some.keys() == {name, *level.outputs}
+        alone = level.run_apart({**batch, **exact}, [name])
+        assert alone.keys() == {name}
+        np.testing.assert_array_equal(some[name], every[name])
+        np.testing.assert_array_equal(alone[name], apart[name])
 
 
 @DTYPES

@@ -15,11 +15,11 @@ import pytest
 from onnx_ir.passes.common import ShapeInferencePass
 
 from tpuflow.calibration import STRATEGIES, CalibrationConfig, Range, Statistics, calibrate, collect, fit
-from tpuflow.calibration.activations import CLAMPED, ActivationSession
 from tpuflow.calibration.statistics_file import load_statistics, save_statistics
 from tpuflow.config import Config
 from tpuflow.errors import RangesError, SampleError
 from tpuflow.frontend import FloatModel, Port, generate_samples, load
+from tpuflow.frontend.activations import CLAMPED, ActivationSession
 from tpuflow.io.samples import Samples
 from tpuflow.lowering import lower, plan
 

@@ -25,10 +25,10 @@ from tpuflow.calibration import (
     save_artifacts,
     save_statistics,
 )
-from tpuflow.calibration.activations import ActivationSession, handed_out
 from tpuflow.config import CalibrationConfig, Config
 from tpuflow.errors import RangesError, TpuflowError
 from tpuflow.frontend import FloatModel, load
+from tpuflow.frontend.activations import ActivationSession, handed_out
 from tpuflow.io.samples import Samples
 from tpuflow.lowering import lower
 

@@ -14,9 +14,12 @@ from frontend.test_errors import message
 from tpuflow.frontend import generate_samples, load, model_digest, run_float
 
 
-@pytest.fixture
-def beside(tmp_path: Path) -> tuple[Path, onnx.ModelProto]:
-    """A model whose weights lie in a file beside it."""
+@pytest.fixture(params=[1 << 20, 1], ids=["read", "mapped"])
+def beside(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, onnx.ModelProto]:
+    """A model whose weights lie in a file beside it, to be read into memory or mapped."""
+    monkeypatch.setattr("tpuflow.frontend.external.MAPPED_BYTES", request.param)
     path = tmp_path / "models" / "m.onnx"
     path.parent.mkdir()
     proto = graph([("MatMul", "x w", "z")], {"x": [3, 4]}, ["z"], {"w": array(4, 64)})

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpuflow.calibration.activations import ActivationSession, handed_out
 from tpuflow.calibration.masks import FAR, Masks, reaching_masks, unseen_masks
 from tpuflow.calibration.means import ChannelSums, linear_operands
 from tpuflow.calibration.outliers import without_outliers
@@ -26,6 +25,7 @@ from tpuflow.config import CalibrationConfig, Config, refuse_calibration, resolv
 from tpuflow.errors import RangesError
 from tpuflow.executors import run_all
 from tpuflow.frontend import FloatModel
+from tpuflow.frontend.activations import ActivationSession, handed_out
 from tpuflow.io.samples import Dataset, Samples
 from tpuflow.io.threads import threads
 from tpuflow.partitioning import PartitionedModel, device_values, partition

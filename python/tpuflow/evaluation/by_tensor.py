@@ -14,10 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpuflow.evaluation.similarity import similarity
-from tpuflow.execution.levels import graph_level
-from tpuflow.frontend import FloatSession
+from tpuflow.execution.levels import GraphLevel, PartitionedLevel, graph_level
+from tpuflow.frontend.activations import ActivationSession
+from tpuflow.partitioning import device_networks
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tpuflow.execution.simulation import ProgramPort
     from tpuflow.frontend import FloatModel
     from tpuflow.io.samples import Samples
     from tpuflow.partitioning.storage import AnyGraph
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["TensorSimilarity", "tensor_similarities"]
 
 Array = NDArray[Any]
+
+MEMORY = 512 << 20
+"""Bytes of float values held at a time."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +61,46 @@ def tensor_similarities(
     Returns:
         By the model's name of the tensor.
     """
-    session, level = FloatSession(model.model, "all"), graph_level(graph)
+    level = graph_level(graph)
+    shown = [port.name for each in device_networks(graph) for port in GraphLevel(each).shown.values()]
+    session = ActivationSession(model.model, memory_bytes=MEMORY, wanted=set(shown), clamped=True)
     pairs: dict[str, list[tuple[Array, Array]]] = {}
-    for batch in islice(samples.batches(), count):
-        exact = {**batch.arrays, **session.run(dict(batch.arrays))}
-        found = level.run(batch.arrays, all_tensors=True)
-        for name, array in found.items():
-            reference = exact.get(name)
-            if reference is not None and reference.dtype.kind == "f" and reference.shape == array.shape:
-                pairs.setdefault(name, []).append((reference, array))
-    return {name: _of(each) for name, each in pairs.items()}
+    found: dict[str, TensorSimilarity] = {}
+    batches = list(islice(samples.batches(), count))
+    for batch in batches:
+        made = _Tensors(level, batch.arrays)
+        for exact in session.run(batch.arrays):
+            for name, reference in exact.items():
+                array = made.get(name)
+                if array is None or array.shape != reference.shape:
+                    continue
+                if len(batches) == 1:
+                    found[name] = _of([(reference, array)])
+                else:  # what a session hands out is written over by the next feed
+                    pairs.setdefault(name, []).append((reference.copy(), array))
+    return found | {name: _of(each) for name, each in pairs.items()}
+
+
+class _Tensors:
+    """Tensors of a graph for one feed, of which only the codes are kept."""
+
+    def __init__(self, level: GraphLevel | PartitionedLevel, arrays: Mapping[str, Array]) -> None:
+        self._tensors: dict[str, Array] = {}
+        self._codes: dict[str, tuple[ProgramPort, Array]] = {}
+        if isinstance(level, GraphLevel):
+            codes = level.codes(arrays, all_tensors=True)
+            self._codes = {
+                port.name: (port, codes[name]) for name, port in level.shown.items() if name in codes
+            }
+        else:
+            self._tensors = level.run(arrays, all_tensors=True)
+
+    def get(self, name: str) -> Array | None:
+        """The tensor of the model of a name, None if there is none."""
+        if name in self._codes:
+            port, codes = self._codes[name]
+            return port.decode(codes)
+        return self._tensors.get(name)
 
 
 def _of(pairs: list[tuple[Array, Array]]) -> TensorSimilarity:

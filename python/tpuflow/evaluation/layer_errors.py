@@ -21,14 +21,15 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from tpuflow.execution.levels import GraphLevel
-from tpuflow.frontend import FloatSession
+from tpuflow.frontend.activations import ActivationSession, run_of, segment_of
+from tpuflow.frontend.values import shape_of
 from tpuflow.partitioning import device_networks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from tpuflow.execution.simulation import ProgramPort
-    from tpuflow.frontend import FloatModel
+    from tpuflow.frontend import FloatModel, FloatSession
     from tpuflow.io.samples import Samples
     from tpuflow.partitioning.storage import AnyGraph
 
@@ -41,6 +42,9 @@ SAMPLES = 8
 
 ELEMENTS = 4_000_000
 """Elements of tensors looked at, about: of large networks fewer samples."""
+
+MEMORY = 512 << 20
+"""Bytes of float values held at a time."""
 
 GIVEN = "/given"
 """Suffix of the name of a tensor that the float network reads from outside."""
@@ -108,23 +112,19 @@ def layer_errors(
     made_here = [name for name in names if values[name].producer() is not None]
     if not made_here:
         return []
-    cut, given = _apart(model.model, names)
     sums = {name: _Sums() for name in names}
     per_sample = sum(math.prod(ports[name].stored) for name in names)
-    batches = list(samples.spread(max(1, min(SAMPLES, ELEMENTS // max(1, per_sample)))).batches())
-    # One session after the other: each has a copy of all weights.
-    whole = FloatSession(model.model, "all")
-    every = [{**batch.arrays, **whole.run(dict(batch.arrays))} for batch in batches]
-    del whole
-    apart = FloatSession(cut, made_here, once=True)
-    for batch, exact in zip(batches, every, strict=True):
-        shown = {name: array for name in names if (array := exact[name]).shape == ports[name].shape}
-        rounded = {f"{name}{GIVEN}": _round_to_best_grid(exact[name], ports[name]) for name in given}
-        ideal = apart.run({**batch.arrays, **rounded})
-        for level in levels:
-            for name, made in level.run_apart(exact).items():
-                if name in shown and name in ideal:
-                    _add(sums[name], exact[name], made, _round_to_best_grid(ideal[name], ports[name]))
+    whole = _Parts(model.model, levels, names, made_here)
+    for batch in samples.spread(max(1, min(SAMPLES, ELEMENTS // max(1, per_sample)))).batches():
+        for part, exact in whole.run(batch.arrays):
+            shown = {name: array for name in part.made if (array := exact[name]).shape == ports[name].shape}
+            rounded = {f"{name}{GIVEN}": _round_to_best_grid(exact[name], ports[name]) for name in part.given}
+            ideal = part.session.run({**{name: batch.arrays[name] for name in part.inputs}, **rounded})
+            for level in levels:
+                taken = {name: exact[name] for name in part.operands if name in exact}
+                for name, found in level.run_apart(taken, part.made).items():
+                    if name in shown and name in ideal:
+                        _add(sums[name], exact[name], found, _round_to_best_grid(ideal[name], ports[name]))
     kept = 10 ** (-(WEIGHT_DB[0] * weight_bits - WEIGHT_DB[1]) / 10)
     return [
         LayerError(
@@ -138,6 +138,112 @@ def layer_errors(
         for name, made_by in _made_by(levels).items()
         if (own := sums.get(name)) is not None and own.signal > 0
     ]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Layers that are looked at together.
+
+    Attributes:
+        made: Tensors of the model that they make.
+        session: The float network from rounded operands to these.
+        given: Tensors of the model it reads rounded.
+        inputs: The network's own it reads beside them.
+        operands: Tensors of the model that the integer layers read.
+    """
+
+    made: tuple[str, ...]
+    session: FloatSession
+    given: tuple[str, ...]
+    inputs: tuple[str, ...]
+    operands: frozenset[str]
+
+
+class _Parts:
+    """A float network in parts whose tensors fit into memory, each beside the layers that it stands for.
+
+    Args:
+        model: The float network.
+        levels: The graphs.
+        names: Tensors of the model on grids, which layers read and make.
+        made: Those that nodes make.
+    """
+
+    def __init__(
+        self, model: ir.Model, levels: Sequence[GraphLevel], names: list[str], made: Collection[str]
+    ) -> None:
+        shown = {port.name: port for level in levels for port in level.shown.values()}
+        self._session = ActivationSession(model, memory_bytes=MEMORY, wanted=set(shown), clamped=True)
+        cut, reads = _apart(model, names), [_Reads(level, _values(model)) for level in levels]
+        nodes = list(cut.graph)
+        self._parts: list[_Part | None] = []  # None where no layer ends
+        for part in self._session.made:
+            here = tuple(name for name in part if name in made)
+            if not here:
+                self._parts.append(None)
+                continue
+            segment = segment_of(cut, run_of(nodes, here), set(here), (), once=True, arena=False)
+            given = tuple(name.removesuffix(GIVEN) for name in segment.inputs if name.endswith(GIVEN))
+            inputs = tuple(name for name in segment.inputs if not name.endswith(GIVEN))
+            operands = frozenset(name for each in reads for name in each.of(here))
+            self._parts.append(_Part(here, segment.session, given, inputs, operands))
+        self._last_read = {
+            name: at
+            for at, part in enumerate(self._parts)
+            if part is not None
+            for name in (*part.given, *part.operands)
+        }
+
+    def run(self, feeds: Mapping[str, Array]) -> Iterator[tuple[_Part, dict[str, Array]]]:
+        """Every part, with the exact values that it makes and reads."""
+        kept: dict[str, Array] = dict(feeds)
+        for at, (part, values) in enumerate(zip(self._parts, self._session.run(feeds), strict=True)):
+            known = {**values, **kept}
+            if part is not None:
+                yield part, known
+            kept = {name: array for name, array in known.items() if self._last_read.get(name, 0) > at}
+
+
+class _Reads:
+    """The tensors of its model that layers of a graph read.
+
+    Args:
+        level: The graph.
+        values: Values of the model, by name.
+    """
+
+    def __init__(self, level: GraphLevel, values: Mapping[str, ir.Value]) -> None:
+        tensors = level.graph.tensors
+        self._operands = {layer.output: layer.operands for layer in level.graph.layers}
+        self._model_names = [
+            port.name if (port := level.shown.get(each.name)) and _is_known(port, values) else None
+            for each in tensors
+        ]
+        self._outputs = {
+            level.shown[each.name].name: at for at, each in enumerate(tensors) if each.name in level.shown
+        }
+
+    def of(self, names: Iterable[str]) -> set[str]:
+        """The nearest tensors of the model in front of these: all that their layers need."""
+        waiting = [self._outputs[name] for name in names if name in self._outputs]
+        found, seen = set[str](), set(waiting)
+        while waiting:
+            for at in self._operands.get(waiting.pop(), ()):
+                name = self._model_names[at]
+                if name is not None:
+                    found.add(name)
+                elif at not in seen:
+                    seen.add(at)
+                    waiting.append(at)
+        return found
+
+
+def _is_known(port: ProgramPort, values: Mapping[str, ir.Value]) -> bool:
+    """Whether the float network shows a tensor of a graph, in its shape."""
+    value = values.get(port.name)
+    if value is None or value.dtype is None or shape_of(value) != tuple(port.shape):
+        return False
+    return value.is_graph_input() or value.dtype.is_floating_point()
 
 
 def _quantized_ports(level: GraphLevel) -> dict[str, ProgramPort]:
@@ -167,10 +273,10 @@ def _made_by(levels: Iterable[GraphLevel]) -> dict[str, tuple[tuple[str, ...], t
     return found
 
 
-def _apart(model: ir.Model, names: list[str]) -> tuple[ir.Model, list[str]]:
-    """The model with these tensors read from outside wherever they are read, and names of those that are."""
+def _apart(model: ir.Model, names: list[str]) -> ir.Model:
+    """The model with these tensors read from outside wherever they are read."""
     made = model.clone()
-    values, given = _values(made), []
+    values = _values(made)
     for name in names:
         value = values[name]
         uses = list(value.uses())
@@ -178,10 +284,9 @@ def _apart(model: ir.Model, names: list[str]) -> tuple[ir.Model, list[str]]:
             continue
         outside = ir.Value(name=f"{name}{GIVEN}", shape=value.shape, type=value.type)
         made.graph.inputs.append(outside)
-        given.append(name)
         for use in uses:
             use.node.replace_input_with(use.idx, outside)
-    return made, given
+    return made
 
 
 def _round_to_best_grid(array: Array, port: ProgramPort) -> Array:

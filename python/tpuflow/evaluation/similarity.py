@@ -18,11 +18,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 __all__ = ["Similarity", "cosine", "euclid", "max_error", "similarity", "sqnr"]
+
+Array = npt.NDArray[np.float64]
+
+BLOCK = 1 << 16
+"""Elements that are compared at a time."""
 
 
 @dataclass(frozen=True)
@@ -70,37 +79,47 @@ def similarity(reference: npt.ArrayLike, test: npt.ArrayLike) -> Similarity:
     x, y = np.asarray(reference), np.asarray(test)
     if x.shape != y.shape:
         raise ValueError(f"shapes differ: {x.shape} and {y.shape}")
-    x, y = x.astype(np.float64).ravel(), y.astype(np.float64).ravel()
-    finite = np.isfinite(x) & np.isfinite(y)
-    nonfinite = int(x.size - np.count_nonzero(finite))
-    if nonfinite:
-        if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
-            return Similarity(math.nan, math.nan, math.nan, math.nan, nonfinite)
-        x, y = x[finite], y[finite]
+    x, y = x.ravel(), y.ravel()
+    nonfinite, alike, peak, low, high = 0, True, 0.0, math.inf, -math.inf
+    for finite, left, right in _blocks(x, y):
+        missing = left.size - int(np.count_nonzero(finite))
+        nonfinite += missing
+        alike = alike and (not missing or np.array_equal(left[~finite], right[~finite], equal_nan=True))
+        held = left[finite]
+        peak = max(peak, *(float(np.max(np.abs(each), initial=0.0)) for each in (held, right[finite])))
+        low, high = float(np.min(held, initial=low)), float(np.max(held, initial=high))
+    if not alike:
+        return Similarity(math.nan, math.nan, math.nan, math.nan, nonfinite)
     # Dividing by a power of two is exact and keeps the squares of very large or small values in range.
-    peak = max(float(np.max(np.abs(x), initial=0.0)), float(np.max(np.abs(y), initial=0.0)))
     unit = math.ldexp(1.0, math.frexp(peak)[1]) if peak else 1.0
-    x /= unit
-    y /= unit
-    difference = x - y
-    signal, other, noise = _norm(x), _norm(y), _norm(difference)
-    error = float(np.max(np.abs(difference), initial=0.0)) * unit
+    sums, error = np.zeros(5), 0.0
+    for finite, left, right in _blocks(x, y):
+        a, b = left[finite] / unit, right[finite] / unit
+        difference, half = a - b, (a + b) / 2
+        sums += [a @ a, b @ b, difference @ difference, half @ half, a @ b]
+        error = max(error, float(np.max(np.abs(difference), initial=0.0)))
+    signal, other, noise, middle = (math.sqrt(float(each)) for each in sums[:4])
     if signal and other:
-        angle = max(-1.0, min(1.0, float(x @ y) / (signal * other)))
+        angle = max(-1.0, min(1.0, float(sums[4]) / (signal * other)))
     else:
         angle = float(signal == other)
-    span = float(np.max(x) - np.min(x)) if x.size else 0.0
-    y += x
-    y /= 2
-    middle = _norm(y)
+    span = (high - low) / unit if high >= low else 0.0
     distance = 1.0 - noise / middle if middle else float(noise == 0.0)
     if noise == 0.0:
         decibels = math.inf
     else:
         decibels = 20.0 * math.log10(signal / noise) if signal else -math.inf
-    root = noise / math.sqrt(x.size) if x.size else 0.0
+    count = x.size - nonfinite
+    root = noise / math.sqrt(count) if count else 0.0
     peaks = math.inf if root == 0.0 else 20.0 * math.log10(span / root) if span else -math.inf
-    return Similarity(angle, distance, decibels, error, nonfinite, root * unit, peaks)
+    return Similarity(angle, distance, decibels, error * unit, nonfinite, root * unit, peaks)
+
+
+def _blocks(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> Iterator[tuple[npt.NDArray[np.bool_], Array, Array]]:
+    """Flat arrays in float64, a part that fits a cache at a time, and where both are finite."""
+    for at in range(0, x.size, BLOCK):
+        left, right = (each[at : at + BLOCK].astype(np.float64) for each in (x, y))
+        yield np.isfinite(left) & np.isfinite(right), left, right
 
 
 def cosine(reference: npt.ArrayLike, test: npt.ArrayLike) -> float:
@@ -121,7 +140,3 @@ def sqnr(reference: npt.ArrayLike, test: npt.ArrayLike) -> float:
 def max_error(reference: npt.ArrayLike, test: npt.ArrayLike) -> float:
     """Largest absolute difference of two tensors of one shape."""
     return similarity(reference, test).max_error
-
-
-def _norm(x: npt.NDArray[np.float64]) -> float:
-    return math.sqrt(float(x @ x))

@@ -10,9 +10,11 @@ The two integer levels also hand out the stored codes, which is where they are c
 from __future__ import annotations
 
 import json
+import math
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -50,6 +52,9 @@ __all__ = [
 ]  # fmt: skip
 
 Array = NDArray[Any]
+LARGE_OUTPUTS = 1 << 24
+"""Elements of outputs from which on one feed runs at a time."""
+
 Kind = Literal["float", "graph", "program"]
 
 
@@ -142,32 +147,47 @@ class GraphLevel:
         self.results = tuple(self.shown[name] for name in self._outputs)
         self.outputs = tuple(port.name for port in self.results)
 
-    def run(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> dict[str, Array]:
-        """See `Level`."""
-        return self.compute(arrays, all_tensors=all_tensors).tensors
+    def run(
+        self, arrays: Mapping[str, Array], *, all_tensors: bool = False, names: Collection[str] | None = None
+    ) -> dict[str, Array]:
+        """See `Level`; of all tensors only those of some names are kept, where these are given."""
+        return self.decode(self.codes(arrays, all_tensors=all_tensors, names=names))
 
     def compute(self, arrays: Mapping[str, Array], *, all_tensors: bool = False) -> LevelOutputs:
         """See `IntegerLevel`."""
+        codes = self.codes(arrays, all_tensors=all_tensors)
+        return LevelOutputs(self.decode(codes), self.shown_codes(codes))
+
+    def codes(
+        self, arrays: Mapping[str, Array], *, all_tensors: bool = False, names: Collection[str] | None = None
+    ) -> dict[str, Array]:
+        """Codes by the graph's names; see `run`."""
         tensors = self.graph.tensors
         inputs = {
             tensors[index].name: port.encode(arrays[port.name])
             for index, port in zip(self.graph.inputs, self.ports, strict=True)
         }
-        codes = self.graph.run(inputs, all_tensors=all_tensors)
-        return LevelOutputs(self.decode(codes), self.shown_codes(codes))
+        if all_tensors and names is not None:
+            return self.graph.run(inputs, tensors=self.stored_names(names))
+        return self.graph.run(inputs, all_tensors=all_tensors)
 
-    def run_apart(self, exact: Mapping[str, Array]) -> dict[str, Array]:
-        """Results of every layer for given operands, by the model's names: its own error alone.
+    def stored_names(self, names: Collection[str]) -> list[str]:
+        """The graph's names of those tensors of the model that it can show."""
+        return [name for name, port in self.shown.items() if port.name in names]
+
+    def run_apart(self, exact: Mapping[str, Array], names: Collection[str] | None = None) -> dict[str, Array]:
+        """Results of layers for given operands, by the model's names: their own errors alone.
 
         Args:
             exact: Tensors of the model, inputs included; what is not given is what another layer made.
+            names: The model's names of the results, all by default.
         """
         given = {
             name: port.encode(exact[port.name])
             for name, port in self.shown.items()
             if port.name in exact and exact[port.name].shape == port.shape
         }
-        return self.decode(self.graph.run_apart(given))
+        return self.decode(self.graph.run_apart(given, None if names is None else self.stored_names(names)))
 
     def decode(self, codes: Mapping[str, Array]) -> dict[str, Array]:
         """The model's tensors that stored ones stand for; others are left out."""
@@ -337,7 +357,7 @@ def run_feeds(
     """As `run_samples`, per tensor one array for every feed, as the level gives it."""
     feeds: dict[str, list[Array]] = {}
     done = 0
-    for count, tensors in _results(level, samples, all_tensors=all_tensors):
+    for count, tensors in _results(level, samples, all_tensors=all_tensors, names=names):
         for name, array in tensors.items():
             if names is None or name in names:
                 feeds.setdefault(name, []).append(array)
@@ -347,24 +367,28 @@ def run_feeds(
     return feeds
 
 
-def _results(level: Level, samples: Samples, *, all_tensors: bool) -> Iterator[tuple[int, dict[str, Array]]]:
+def _results(
+    level: Level, samples: Samples, *, all_tensors: bool, names: Collection[str] | None
+) -> Iterator[tuple[int, dict[str, Array]]]:
     """Every feed's number of samples and tensors, in order.
 
-    Integer levels run one feed per processor at a time, while the next ones are read; their results do not
-    depend on it. onnxruntime spreads a single feed over all processors by itself.
+    Integer levels run one feed per processor at a time, while the next ones are read, if outputs are not too
+    large for that; their results do not depend on it. onnxruntime spreads a single feed over all processors
+    by itself.
     """
     if not isinstance(level, GraphLevel | ProgramLevel):
         for batch in samples.batches():
             yield batch.count, level.run(batch.arrays, all_tensors=all_tensors)
         return
-    workers = threads()
+    size = sum(math.prod(port.shape) for port in (level.results if isinstance(level, GraphLevel) else ()))
+    workers = threads() if size < LARGE_OUTPUTS else 1
+    run = partial(level.run, names=names) if isinstance(level, GraphLevel) else level.run
     with ThreadPoolExecutor(workers) as pool:
         under_way: deque[tuple[int, Future[dict[str, Array]]]] = deque()
         for batch in samples.batches():
-            run = pool.submit(level.run, batch.arrays, all_tensors=all_tensors)
-            under_way.append((batch.count, run))
+            under_way.append((batch.count, pool.submit(run, batch.arrays, all_tensors=all_tensors)))
             if len(under_way) > workers:
-                count, run = under_way.popleft()
-                yield count, run.result()
-        for count, run in under_way:
-            yield count, run.result()
+                count, future = under_way.popleft()
+                yield count, future.result()
+        for count, future in under_way:
+            yield count, future.result()

@@ -6,10 +6,14 @@ Also how many bytes the elements of a tensor take, which libraries that unpack s
 from __future__ import annotations
 
 import math
+import mmap
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
+import numpy as np
 import onnx
 import onnx.external_data_helper
 import onnx_ir as ir
@@ -20,10 +24,26 @@ from tpuflow.io.memory import bytes_text, memory_limit
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["all_tensors", "byte_size", "load_external_data", "outside_files", "reject_external_data"]
+    from numpy.typing import NDArray
 
+__all__ = [
+    "all_tensors",
+    "array_of_file",
+    "byte_size",
+    "load_external_data",
+    "outside_files",
+    "reject_external_data",
+]
+
+BYTE = 8
 DIGITS = 19
 """Of the largest place in a file."""
+
+MAPPED_BYTES = 1 << 20
+"""Tensors from this size on are not read but mapped into memory."""
+
+_mappings: WeakValueDictionary[tuple[str, int, int, int], mmap.mmap] = WeakValueDictionary()
+"""Files in memory, by path and version: models read again share them."""
 
 
 def all_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
@@ -57,6 +77,8 @@ def outside_files(proto: onnx.ModelProto, path: Path) -> list[Path]:
 def load_external_data(proto: onnx.ModelProto, path: Path) -> None:
     """Loads tensors stored beside the model, from regular files in its folder (or below) only.
 
+    Large ones stay where they are, under the whole path of their file; `array_of_file` maps them into memory.
+
     Raises:
         ModelError: One lies elsewhere, is not whole, or all of them take more memory than the limit.
     """
@@ -66,15 +88,43 @@ def load_external_data(proto: onnx.ModelProto, path: Path) -> None:
         limit = f"{bytes_text(memory_limit())} (TPUFLOW_MEMORY_LIMIT, in bytes)"
         raise ModelError(f"{path}: its external data takes {bytes_text(total)}; the limit is {limit}")
     for tensor, part in parts:
+        mapped = part.size >= MAPPED_BYTES
         try:
             with part.file.open("rb") as stream:
                 stream.seek(part.offset)
-                tensor.raw_data = stream.read(part.size)
+                if not mapped:
+                    tensor.raw_data = stream.read(part.size)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise ModelError(f"{_error_prefix(tensor, path)} cannot be read: {reason}") from None
-        tensor.data_location = onnx.TensorProto.DEFAULT
         del tensor.external_data[:]
+        if mapped:
+            place = {"location": str(part.file), "offset": str(part.offset), "length": str(part.size)}
+            for key, value in place.items():
+                tensor.external_data.add(key=key, value=value)
+        else:
+            tensor.data_location = onnx.TensorProto.DEFAULT
+
+
+def array_of_file(tensor: ir.ExternalTensor) -> NDArray[Any]:
+    """The elements of a tensor that `load_external_data` left in its file, read-only and not copied.
+
+    The file must keep its length while they are used.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    if tensor.dtype.bitwidth < BYTE or tensor.dtype == ir.DataType.STRING:
+        return tensor.numpy()
+    dtype, shape = tensor.dtype.numpy(), tensor.shape.numpy()
+    with Path(tensor.location).open("rb") as stream:
+        held = os.fstat(stream.fileno())
+        key = (str(tensor.location), held.st_ino, held.st_mtime_ns, held.st_size)
+        mapping = _mappings.get(key)
+        if mapping is None:
+            mapping = _mappings[key] = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    array = np.frombuffer(mapping, dtype.newbyteorder("<"), math.prod(shape), tensor.offset or 0)
+    return np.require(array.reshape(shape), dtype, "A")
 
 
 def byte_size(tensor: onnx.TensorProto) -> int | None:

@@ -120,7 +120,7 @@ class StagedSession:
         proto: onnx.ModelProto,
         outputs: Sequence[str],
         session: Callable[[onnx.ModelProto, Sequence[str]], Any],
-        apart: Mapping[str, Any],
+        apart: Mapping[str, NDArray[Any]],
     ) -> None:
         self._proto, self._outputs, self._make = proto, outputs, session
         self._constants = {each.name: each for each in proto.graph.initializer}
@@ -172,7 +172,7 @@ class StagedSession:
         if not name:
             return None
         if name in self._apart:
-            return self._apart[name].numpy()
+            return self._apart[name]
         return numpy_helper.to_array(self._constants[name])
 
     def _part(self, at: int, known: Mapping[str, Array]) -> tuple[Any, list[str]]:

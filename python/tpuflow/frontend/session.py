@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -18,7 +17,7 @@ from tpuflow.frontend.precision import to_float32
 from tpuflow.io.threads import stated_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 __all__ = ["FloatSession", "run_float", "split_large_weights"]
 
@@ -38,9 +37,8 @@ NO_ARRAYS = (
 
 LARGE_BYTES = 4096
 """Weights from this size on are handed to onnxruntime beside the model."""
-FLOAT_BYTES = 4
 COPIED_BYTES = 1 << 30
-"""Weights up to this size in all are copied into the form that kernels read quickest."""
+"""Weights up to this size in all are copied into the form that kernels read quickest; more are inputs."""
 
 Array = npt.NDArray[Any]
 
@@ -65,7 +63,8 @@ class FloatSession:
         threads: int | None = None,
         *,
         once: bool = False,
-        apart: Mapping[str, onnxruntime.OrtValue] | None = None,
+        arena: bool = True,
+        apart: Mapping[str, Array] | None = None,
     ) -> None:
         """Prepares `model` (up to 2 GiB, static or dynamic; it is not changed).
 
@@ -76,7 +75,8 @@ class FloatSession:
             threads: Threads to run on; when None as many as the environment states, or all processors.
             once: Whether there are few runs to come: weights then stay as they are, which is slower by the
                 run, but takes neither the time nor the memory of another copy. So do those of more than
-                `COPIED_BYTES` in all.
+                `COPIED_BYTES` in all, which onnxruntime would copy even then: to it they are inputs.
+            arena: Whether the memory that a run takes is kept for the next one.
             apart: Weights a protocol buffer lists by name alone, see `split_large_weights`.
 
         Raises:
@@ -100,7 +100,7 @@ class FloatSession:
                 raise ModelError(f'model computes no tensor called "{name}"')
         self._staged: StagedSession | None = None
         if any(node.domain == OUTSIDE for node in graph.node):
-            self._in_stages(proto, threads, once=once, apart=apart)
+            self._in_stages(proto, threads, once=once, arena=arena, apart=apart)
             return
         extra = [name for name in self.outputs if name not in set(own)]
         if extra:
@@ -108,29 +108,42 @@ class FloatSession:
                 proto = onnx.ModelProto()
                 proto.CopyFrom(model)
             proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in extra)
-        options = _options(apart, threads or stated_threads(), once=once)
+        listed, options = {each.name for each in graph.initializer}, _options(threads or stated_threads())
+        given = {name: array for name, array in apart.items() if name in listed}
+        self._weights: dict[str, Array] = {}
+        if once or sum(array.nbytes for array in given.values()) > COPIED_BYTES:
+            options.add_session_config_entry("session.disable_prepacking", "1")
+            self._weights = given
+            proto = _with_inputs(proto, given)
+        else:
+            held = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in given.values()]
+            options.add_external_initializers(list(given), held)
+        options.enable_cpu_mem_arena = options.enable_mem_pattern = arena
+        if once:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         try:
-            self._apart = apart  # the session reads these arrays where they are
+            self._apart = given  # the session reads these arrays where they are
             self._session = _session(proto, options)
         except NotComputed as error:
             # It has few operators for doubles; what it has stays as it is, so this is the second try.
             narrow = _in_float32(model) if isinstance(model, ir.Model) else None
             if narrow is None:
                 raise ModelError(f"onnxruntime does not run the model: {_first_line(error)}") from error
-            self.__init__(narrow, outputs, threads, once=once)  # type: ignore[misc]
+            self.__init__(narrow, outputs, threads, once=once, arena=arena)  # type: ignore[misc]
             return
         except Exception as error:
             raise ModelError(f"onnxruntime does not run the model: {_first_line(error)}") from error
         self.kinds = {value.name: value.type for value in self._session.get_outputs()}
         self.shapes = {value.name: list(value.shape or []) for value in self._session.get_outputs()}
-        for value in (*self._session.get_inputs(), *self._session.get_outputs()):
+        inputs = [value for value in self._session.get_inputs() if value.name not in self._weights]
+        for value in (*inputs, *self._session.get_outputs()):
             if value.type.startswith(NO_ARRAYS):
                 kind = value.type.removeprefix("tensor(").removesuffix(")")
                 raise ModelError(
                     f'onnxruntime takes and gives no arrays of {kind}, the type of "{value.name}"'
                 )
-        self._types = {value.name: _dtype(value.type) for value in self._session.get_inputs()}
-        self._shapes = {value.name: value.shape for value in self._session.get_inputs()}
+        self._types = {value.name: _dtype(value.type) for value in inputs}
+        self._shapes = {value.name: value.shape for value in inputs}
         self._ranked = {value.name for value in graph.input if value.type.tensor_type.HasField("shape")}
 
     def _in_stages(
@@ -139,14 +152,15 @@ class FloatSession:
         threads: int | None,
         *,
         once: bool,
-        apart: Mapping[str, onnxruntime.OrtValue],
+        arena: bool,
+        apart: Mapping[str, Array],
     ) -> None:
         """Prepares a model with operators from outside; types and shapes are left to it."""
 
         def part(model: onnx.ModelProto, outputs: Sequence[str]) -> FloatSession:
             listed = {each.name for each in model.graph.initializer}
             own = {name: value for name, value in apart.items() if name in listed}
-            return FloatSession(model, outputs, threads, once=once, apart=own)
+            return FloatSession(model, outputs, threads, once=once, arena=arena, apart=own)
 
         self.kinds, self.shapes = {}, {}
         self._staged = StagedSession(proto, self.outputs, part, apart)
@@ -176,14 +190,14 @@ class FloatSession:
         if into is not None and all(kind is not None and kind.kind != "O" for kind in self._types.values()):
             return self._run_into(arrays, dict(into))
         try:
-            results = self._session.run(list(self.outputs), arrays)
+            results = self._session.run(list(self.outputs), {**self._weights, **arrays})
         except Exception as error:
             raise ModelError(f"onnxruntime fails at the model: {_first_line(error)}") from error
         return dict(zip(self.outputs, results, strict=True))
 
     def _run_into(self, arrays: Mapping[str, Array], into: dict[str, Array]) -> dict[str, Array]:
         binding = self._session.io_binding()
-        for name, array in arrays.items():
+        for name, array in {**self._weights, **arrays}.items():
             binding.bind_cpu_input(name, array)
         for name in self.outputs:
             buffer = into[name]
@@ -217,23 +231,33 @@ class FloatSession:
         return np.ascontiguousarray(array, wanted).reshape(array.shape)
 
 
-def _options(
-    apart: Mapping[str, onnxruntime.OrtValue], threads: int | None, *, once: bool
-) -> onnxruntime.SessionOptions:
+def _options(threads: int | None) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what goes wrong is raised, not logged
     # Threads that wait for work by spinning take the processors from whoever works between two runs.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_external_initializers(list(apart), list(apart.values()))
-    if once:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    if once or sum(math.prod(value.shape()) * FLOAT_BYTES for value in apart.values()) > COPIED_BYTES:
-        options.add_session_config_entry("session.disable_prepacking", "1")
     if threads is not None:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = threads
         options.use_deterministic_compute = True
     return options
+
+
+def _with_inputs(proto: onnx.ModelProto, weights: Collection[str]) -> onnx.ModelProto:
+    """A copy of a model whose weights of these names are inputs."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(proto)
+    graph = changed.graph
+    kept = [each for each in graph.initializer if each.name not in weights]
+    known = {value.name for value in graph.input}
+    graph.input.extend(
+        onnx.helper.make_tensor_value_info(each.name, each.data_type, each.dims)
+        for each in graph.initializer
+        if each.name in weights and each.name not in known
+    )
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+    return changed
 
 
 def _session(proto: onnx.ModelProto, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
@@ -268,7 +292,7 @@ def _in_float32(model: ir.Model) -> ir.Model | None:
     return narrow
 
 
-def _without_large_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, onnxruntime.OrtValue]]:
+def _without_large_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """A model as a protocol buffer without its larger weights, and these."""
     light = model.clone()
     listed, apart = split_large_weights(
@@ -285,16 +309,17 @@ def _without_large_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, 
 
 def split_large_weights(
     tensors: Mapping[str, ir.TensorProtocol],
-) -> tuple[dict[str, ir.TensorProtocol], dict[str, onnxruntime.OrtValue]]:
+) -> tuple[dict[str, ir.TensorProtocol], dict[str, Array]]:
     """Weights as a model is to list them, larger ones by name alone; and these, neither written nor copied.
 
     The second is what `FloatSession` takes beside a model that lists the first.
     """
-    listed, apart = dict(tensors), {}
+    listed: dict[str, ir.TensorProtocol] = dict(tensors)
+    apart: dict[str, Array] = {}
     for name, tensor in tensors.items():
         if tensor.dtype != ir.DataType.FLOAT or tensor.nbytes < LARGE_BYTES:
             continue
-        apart[name] = onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(tensor.numpy()))
+        apart[name] = np.ascontiguousarray(tensor.numpy())
         shape = ir.Shape(tensor.shape.numpy())
         listed[name] = ir.ExternalTensor("apart", 0, tensor.nbytes, tensor.dtype, shape=shape, name=name)
     return listed, apart

@@ -21,6 +21,7 @@ from onnx_ir.passes import common
 
 from tpuflow.errors import ModelError
 from tpuflow.frontend.external import (
+    array_of_file,
     byte_size,
     load_external_data,
     outside_files,
@@ -151,7 +152,8 @@ def _parse(path: Path) -> onnx.ModelProto:
 
 def _check_structure(proto: onnx.ModelProto, label: str) -> None:
     for tensor in proto.graph.initializer:
-        if 0 not in tensor.dims and not any(_holds(tensor, field) for field in DATA_FIELDS):
+        outside = tensor.data_location == onnx.TensorProto.EXTERNAL
+        if not outside and 0 not in tensor.dims and not any(_holds(tensor, field) for field in DATA_FIELDS):
             raise ModelError(f'{label}: initialiser "{tensor.name}" holds no data')
     try:
         onnx.checker.check_model(_checkable(proto))
@@ -278,7 +280,9 @@ def _check_decoded(value: ir.Value, tensor: ir.TensorProtocol | None, what: str)
     try:
         if not _is_complete(tensor):
             raise ValueError(what)
-        array = tensor.numpy()
+        array = array_of_file(tensor) if isinstance(tensor, ir.ExternalTensor) else tensor.numpy()
+    except OSError as error:
+        raise ModelError(f"{what} cannot be read: {(error.strerror or str(error)).lower()}") from error
     except (ValueError, TypeError, AssertionError) as error:  # asserted: data in the field of another type
         raise ModelError(f"{what} is truncated: its data does not fill shape {list(tensor.shape)}") from error
     if tensor.dtype == ir.DataType.STRING:

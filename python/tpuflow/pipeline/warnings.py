@@ -27,6 +27,9 @@ __all__ = ["AccuracyError", "AccuracyWarning", "accuracy_warnings", "refuse"]
 LOST_DB = 20.0
 """Most decibels a layer may lose beyond what its types explain."""
 
+ELEMENTS = 1 << 27
+"""Elements of outputs that are looked at, about: of large ones fewer samples."""
+
 LEAST_DB = 6.0
 """An output that is expected to have less has little to do with float; `compare` fails there as well."""
 
@@ -85,7 +88,8 @@ def accuracy_warnings(
     if state.ranges is None or not data.readable:
         return []
     found = [] if data.generated else _constant_inputs(original, data.samples)
-    few = data.samples.spread(SAMPLES)
+    largest = sum(math.prod(port.shape) for port in original.outputs)
+    few = data.samples.spread(max(1, min(SAMPLES, ELEMENTS // max(1, largest))))
     if config.quantize.dtype == "int16":
         found += _worse_than_int8(original, state, graph, config, few)
     if not data.generated:

@@ -13,16 +13,18 @@ softmax or sigmoid.
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpuflow.calibration import Means
-from tpuflow.calibration.activations import ActivationSession
 from tpuflow.config import fingerprint
 from tpuflow.execution.levels import graph_level, run_samples
+from tpuflow.frontend.activations import ActivationSession
 from tpuflow.frontend.values import shape_of
 from tpuflow.io.samples import joined_samples
 from tpuflow.ptq.confirmation import graph_of
@@ -30,7 +32,7 @@ from tpuflow.ptq.held_out import LEAST
 from tpuflow.ptq.layers import LinearLayer, linear_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection
 
     import onnx_ir as ir
 
@@ -73,6 +75,12 @@ SEEN = 64
 MEMORY = 512 << 20
 """Bytes of activations held at a time."""
 
+ELEMENTS = 1 << 26
+"""Elements of last layers' outputs held at a time."""
+
+BLOCK = 1 << 18
+"""Elements averaged at a time."""
+
 
 def correct_output_bias(model: FloatModel, ranges: Ranges, samples: Samples, config: Config) -> Ranges:
     """The ranges with the mean errors of last layers, which `quantize` corrects.
@@ -90,27 +98,45 @@ def correct_output_bias(model: FloatModel, ranges: Ranges, samples: Samples, con
     samples = samples.spread(SEEN)
     level = graph_level(graph_of(model, ranges, config))
     inside = not layers.keys() <= {*level.outputs}
-    found = run_samples(level, samples, all_tensors=inside, names=frozenset(layers))
-    expected = _float_outputs(model.model, samples, layers)
+    session = ActivationSession(model.model, memory_bytes=MEMORY, wanted=set(layers))
+    largest = sum(math.prod(shape_of(layer.node.outputs[0]) or (1,)) for layer in layers.values())
+    groups = samples.shards(max(1, ELEMENTS // max(1, largest)) * samples.batch)
+    parts: dict[str, list[Array]] = {name: [] for name in layers}
+    for group in groups:
+        found = run_samples(level, group, all_tensors=inside, names=frozenset(layers))
+        expected = _float_outputs(session, group, layers)
+        for name, layer in layers.items():
+            if name in found and found[name].shape == expected[name].shape:
+                parts[name].append(_mean_errors(found[name], expected[name], -_axes_from_channels(layer)))
     errors: dict[str, Means] = {}
     for name, layer in layers.items():
-        if name not in found or found[name].shape != expected[name].shape:
+        if len(parts[name]) < len(groups):
             continue
-        behind = 3 if layer.node.op_type == "Conv" else 1  # axes from that of channels on
-        means = _mean_errors(found[name], expected[name], found[name].ndim - behind)
+        means = np.concatenate(parts[name])
         sure = sure_share(means)
         if sure > 0 and confirmed(means):
             rank = len(shape_of(layer.node.outputs[0]) or ())
-            errors[name] = Means(rank - behind, tuple((sure * means.mean(axis=0)).tolist()))
+            errors[name] = Means(
+                rank - _axes_from_channels(layer), tuple((sure * means.mean(axis=0)).tolist())
+            )
             logger.info("%s: %.0f%% of its mean error is systematic", layer.name, 100 * sure)
     return replace(ranges, errors=errors, errors_of=fingerprint(config) if errors else None)
 
 
+def _axes_from_channels(layer: LinearLayer) -> int:
+    return 3 if layer.node.op_type == "Conv" else 1
+
+
 def _mean_errors(found: NDArray[Any], expected: NDArray[Any], axis: int) -> Array:
-    """By sample and index of `axis`, the mean of an error, sample after sample: logits may be large."""
-    others = tuple(at for at in range(1, found.ndim) if at != axis)
-    samples = [slice(at, at + 1) for at in range(len(found))]
-    return np.concatenate([(found[at].astype(np.float64) - expected[at]).mean(others) for at in samples])
+    """By sample and index of `axis`, the mean of an error; of large outputs some channels at a time."""
+    found, expected = (np.moveaxis(each, axis, 1) for each in (found, expected))
+    means = np.empty(found.shape[:2])
+    step = max(1, BLOCK // max(1, math.prod(found.shape[2:])))
+    for sample, channel in product(range(len(found)), range(0, found.shape[1], step)):
+        part = sample, slice(channel, channel + step)
+        error = found[part].astype(np.float64) - expected[part]
+        means[part] = error.mean(tuple(range(1, error.ndim)))
+    return means
 
 
 def sure_share(errors: Array) -> float:
@@ -160,10 +186,9 @@ def last_layers(graph: ir.Graph) -> list[LinearLayer]:
 
 
 def _float_outputs(
-    model: ir.Model, samples: Samples, wanted: Mapping[str, LinearLayer]
+    session: ActivationSession, samples: Samples, wanted: Collection[str]
 ) -> dict[str, NDArray[Any]]:
     """Float outputs of last layers, the samples along the first axis."""
-    session = ActivationSession(model, memory_bytes=MEMORY, wanted=set(wanted))
     parts: dict[str, list[NDArray[np.float32]]] = {name: [] for name in wanted}
     for batch in samples.batches():
         for values in session.run(batch.arrays):

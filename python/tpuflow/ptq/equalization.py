@@ -28,7 +28,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from tpuflow.calibration import Means
-from tpuflow.calibration.activations import ActivationSession
+from tpuflow.frontend.activations import ActivationSession
 from tpuflow.frontend.values import factors_of, input_at, state_factors
 from tpuflow.ptq.attention import attention_factors
 from tpuflow.ptq.channels import NORMS, Channels, Reader, at_ids, note_ids

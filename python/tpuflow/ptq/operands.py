@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.calibration.activations import ActivationSession
 from tpuflow.config import Config, QuantizeConfig
+from tpuflow.frontend.activations import ActivationSession
 from tpuflow.lowering.grids import grid_of
 from tpuflow.ptq.layers import LinearLayer, linear_layers
 

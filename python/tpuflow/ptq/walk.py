@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tpuflow.calibration.activations import run_of, segment_of
+from tpuflow.frontend.activations import run_of, segment_of
 from tpuflow.frontend.values import reads
 
 if TYPE_CHECKING:

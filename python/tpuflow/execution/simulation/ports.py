@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tpuflow.errors import SampleError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 __all__ = ["ProgramPort"]
 
@@ -21,6 +21,9 @@ Array = NDArray[Any]
 
 FLOATS = frozenset(np.dtype(kind) for kind in (np.float16, ml_dtypes.bfloat16, np.float32))
 """Types whose elements are the model's numbers themselves."""
+
+BLOCK = 1 << 18
+"""Elements that are converted at a time."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +110,12 @@ class ProgramPort:
             return np.ascontiguousarray(ordered, self.code)
         if self.own_codes is not None:
             return np.ascontiguousarray(ordered.astype(np.int64) + self.own_codes, self.code)
-        real = ordered.astype(np.float64)
-        scaled = np.where(np.isnan(real), 0.0, real) / np.asarray(self.scale, np.float32)
-        codes = np.clip(np.rint(scaled) + self.zero_point, limits.min, limits.max)
-        return np.ascontiguousarray(codes, self.code)
+        codes = np.empty(ordered.shape, self.code)
+        for rows, own in self._row_blocks(ordered, codes):
+            real = rows.astype(np.float64)
+            scaled = np.where(np.isnan(real), 0.0, real) / np.asarray(self.scale, np.float32)
+            own[...] = np.clip(np.rint(scaled) + self.zero_point, limits.min, limits.max)
+        return codes
 
     def decode(self, codes: Array) -> Array:
         """The model's array of stored codes: `scale * (code - zero_point)`, or its own integers."""
@@ -118,10 +123,25 @@ class ProgramPort:
         if self.own_codes is not None:
             values = codes.astype(np.int64) - self.own_codes
         elif self.scale:
-            values = (codes.astype(np.float64) - self.zero_point) * np.asarray(self.scale, np.float32)
+            values = self._real_numbers(codes)
         ordered = values.reshape([self.shape[axis] for axis in self.permutation])
         own = ordered.transpose(np.argsort(self.permutation))
         return np.ascontiguousarray(own, self.dtype).reshape(self.shape)
+
+    def _real_numbers(self, codes: Array) -> Array:
+        """`scale * (code - zero_point)`, in the model's type."""
+        values = np.empty(codes.shape, self.dtype)
+        for rows, own in self._row_blocks(codes, values):
+            own[...] = (rows.astype(np.float64) - self.zero_point) * np.asarray(self.scale, np.float32)
+        return values
+
+    def _row_blocks(self, source: Array, target: Array) -> Iterator[tuple[Array, Array]]:
+        """Views of two arrays of one shape, some rows of channels at a time."""
+        channels = source.shape[-1] if source.ndim else 1
+        rows, own = (each.reshape(-1, channels) for each in (source, target))
+        step = max(1, BLOCK // max(1, channels))
+        for at in range(0, len(rows), step):
+            yield rows[at : at + step], own[at : at + step]
 
     def random_codes(self, generator: np.random.Generator) -> Array:
         """Codes drawn evenly from the stored type, floats from -1 to 1; indices are 0, as every table has."""

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from tpuflow.io.samples import Batch
 
-from tpuflow.frontend import FloatSession
-from tpuflow.frontend.session import split_large_weights
+from tpuflow.frontend.session import COPIED_BYTES, FloatSession, split_large_weights
 from tpuflow.frontend.values import reads, shape_of
 from tpuflow.io.threads import threads
 
@@ -62,6 +61,10 @@ class ActivationSession:
         memory_bytes: Largest sum of a segment's outputs, except for a single node above it.
         wanted: Names of the values to hand out; all by default.
         several: Several batches are to be run, by `runs`.
+        clamped: Hand out also what nothing but a Relu or Clip reads.
+
+    Attributes:
+        made: By segment, names of what is handed out of its nodes' results.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class ActivationSession:
         memory_bytes: int,
         wanted: Collection[str] | None = None,
         several: bool = False,
+        clamped: bool = False,
     ) -> None:
         nodes = list(model.graph) if wanted is None else run_of(list(model.graph), wanted)
         self._static = all(shape_of(value) is not None for node in nodes for value in node.outputs)
@@ -81,8 +85,17 @@ class ActivationSession:
         self._workers = min(threads(), fit) if together else 1
         self._memories = min(self._workers + 1, max(1, fit))
         each = 1 if together else None
-        self._segments = [segment_of(model, part, later, wanted, each) for part, later in parts]
+        # What sessions keep for themselves adds up: memory of their runs, and copies of their weights.
+        arena, once = len(parts) < 2, len(parts) > 1 and _weight_bytes(model) > COPIED_BYTES
+        self._segments = [
+            segment_of(model, part, later, wanted, each, once=once, arena=arena, clamped=clamped)
+            for part, later in parts
+        ]
         self._wanted = wanted
+        self.made = [
+            [name for name in segment.session.outputs if wanted is None or name in wanted]
+            for segment in self._segments
+        ]
         self._memory: dict[str, Array] | None = None
 
     @property
@@ -195,13 +208,15 @@ def _cut(nodes: list[ir.Node], memory_bytes: int) -> Iterator[tuple[list[ir.Node
     return zip(runs, reversed(read_later), strict=True)
 
 
-def _is_shown(value: ir.Value, wanted: Collection[str] | None) -> bool:
+def _is_shown(value: ir.Value, wanted: Collection[str] | None, *, clamped: bool = False) -> bool:
     """Whether a value is handed out: it is wanted, and not clamped by a step that is wanted too."""
     if wanted is None:
-        return not _is_clamped(value)
+        return clamped or not _is_clamped(value)
     if value.name not in wanted:
         return False
-    return not (_is_clamped(value) and all(use.node.outputs[0].name in wanted for use in value.uses()))
+    return clamped or not (
+        _is_clamped(value) and all(use.node.outputs[0].name in wanted for use in value.uses())
+    )
 
 
 def _is_clamped(value: ir.Value) -> bool:
@@ -212,6 +227,11 @@ def _is_clamped(value: ir.Value) -> bool:
     ((user, index),) = uses
     known = all(bound is None or bound.const_value is not None for bound in user.inputs[1:])
     return index == 0 and user.op_type in {"Relu", "Clip"} and known
+
+
+def _weight_bytes(model: ir.Model) -> int:
+    weights = (value.const_value for value in model.graph.initializers.values())
+    return sum(tensor.nbytes for tensor in weights if tensor is not None)
 
 
 def _bytes(value: ir.Value) -> int:
@@ -227,12 +247,29 @@ def segment_of(
     later: set[str],
     wanted: Collection[str] | None,
     threads: int | None = None,
+    *,
+    once: bool = False,
+    arena: bool = True,
+    clamped: bool = False,
 ) -> Segment:
-    """A session of some nodes, which gives what is wanted and what later nodes read."""
+    """A session of some nodes, which gives what is wanted and what later nodes read.
+
+    Args:
+        model: The model the nodes are of.
+        nodes: The nodes, in topological order.
+        later: Names of what later nodes read.
+        wanted: Names of what is handed out beside that; None: everything.
+        threads: As of `FloatSession`.
+        once: As of `FloatSession`.
+        arena: As of `FloatSession`.
+        clamped: Hand out also what nothing but a Relu or Clip reads.
+    """
     initializers = model.graph.initializers
     made = [value for node in nodes for value in node.outputs if value.name]
     produced = {_name(value) for value in made}
-    handed_out = [name for value in made if (name := _name(value)) in later or _is_shown(value, wanted)]
+    handed_out = [
+        name for value in made if (name := _name(value)) in later or _is_shown(value, wanted, clamped=clamped)
+    ]
     read = {_name(value): value for node in nodes for value in reads(node)}
     inputs = tuple(name for name in read if name not in initializers and name not in produced)
     proto = onnx.ModelProto(ir_version=min(model.ir_version or 8, 10))
@@ -253,4 +290,5 @@ def segment_of(
     # Types of outputs are left to the runtime's inference.
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in handed_out)
     last_read = frozenset(name for name in (*inputs, *handed_out) if name not in later)
-    return Segment(FloatSession(proto, threads=threads, apart=apart), inputs, last_read)
+    session = FloatSession(proto, threads=threads, once=once, arena=arena, apart=apart)
+    return Segment(session, inputs, last_read)
