@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tpuflow import Machine
-from tpuflow.report.plots import DIAMOND, LETTER, roofline
+from tpuflow.report.plots import DIAMOND, LETTER, LINE, TICKS, line_plot, roofline
 
 MACHINE = tomllib.loads(Machine.preset("128x128_asic").to_toml())
 LAYER = st.tuples(st.integers(1, 10**9), st.integers(1, 10**6), st.integers(0, 10**7))
@@ -45,3 +46,22 @@ def test_no_name_lies_on_a_mark_or_another_name(layers: list[tuple[int, int, int
     marks.append((x - DIAMOND, y - DIAMOND, x + DIAMOND, y + DIAMOND))
     assert all(_apart(name, mark) for name in names for mark in marks)
     assert all(_apart(first, second) for at, first in enumerate(names) for second in names[:at])
+
+
+POINT = st.tuples(st.integers(0, 10**6), st.floats(0, 1e9))
+
+
+@given(st.lists(st.lists(POINT, min_size=1, max_size=8), min_size=1, max_size=4))
+def test_lines_stay_inside_their_axes(lines: list[list[tuple[int, float]]]) -> None:
+    """And the names at their ends are a line of text apart."""
+    drawn = [{"name": str(number), "points": sorted(points)} for number, points in enumerate(lines)]
+    plot = line_plot(drawn, "x", "y")
+    left, top, right, bottom = plot["box"]
+    for line, given_points in zip(plot["lines"], lines, strict=True):
+        assert len(line["points"]) == len(given_points)
+        for point in line["points"]:
+            assert left - 0.01 <= point["x"] <= right + 0.01
+            assert top - 0.01 <= point["y"] <= bottom + 0.01
+    names = sorted(line["end"]["y"] for line in plot["lines"])
+    assert all(other - one >= LINE - 0.01 for one, other in pairwise(names))
+    assert 2 <= len(plot["up"]) <= TICKS + 2

@@ -6,22 +6,23 @@ time: the normalised float network and the graph made of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tpuflow.evaluation.graph_reads import GraphReads
 from tpuflow.evaluation.similarity import similarity
-from tpuflow.execution.levels import GraphLevel, PartitionedLevel, graph_level
+from tpuflow.execution.levels import GraphLevel, graph_level
 from tpuflow.frontend.activations import ActivationSession
 from tpuflow.partitioning import device_networks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import onnx_ir as ir
 
-    from tpuflow.execution.simulation import ProgramPort
     from tpuflow.frontend import FloatModel
     from tpuflow.io.samples import Samples
     from tpuflow.partitioning.storage import AnyGraph
@@ -68,8 +69,12 @@ def tensor_similarities(
     found: dict[str, TensorSimilarity] = {}
     batches = list(islice(samples.batches(), count))
     for batch in batches:
-        made = _Tensors(level, batch.arrays)
-        for exact in session.run(batch.arrays):
+        parts = (
+            _codes_in_parts(level, batch.arrays, session.made, model.model)
+            if isinstance(level, GraphLevel)
+            else repeat(level.run(batch.arrays, all_tensors=True))
+        )
+        for exact, made in zip(session.run(batch.arrays), parts, strict=False):
             for name, reference in exact.items():
                 array = made.get(name)
                 if array is None or array.shape != reference.shape:
@@ -81,30 +86,50 @@ def tensor_similarities(
     return found | {name: _of(each) for name, each in pairs.items()}
 
 
-class _Tensors:
-    """Tensors of a graph for one feed, of which only the codes are kept."""
+def _codes_in_parts(
+    level: GraphLevel, arrays: Mapping[str, Array], parts: Sequence[Sequence[str]], model: ir.Model
+) -> Iterator[Mapping[str, Array]]:
+    """Tensors of a graph part by part, of which only those are kept that later parts read.
 
-    def __init__(self, level: GraphLevel | PartitionedLevel, arrays: Mapping[str, Array]) -> None:
-        self._tensors: dict[str, Array] = {}
-        self._codes: dict[str, tuple[ProgramPort, Array]] = {}
-        if isinstance(level, GraphLevel):
-            codes = level.codes(arrays, all_tensors=True)
-            self._codes = {
-                port.name: (port, codes[name]) for name, port in level.shown.items() if name in codes
-            }
-        else:
-            self._tensors = level.run(arrays, all_tensors=True)
+    Args:
+        level: The graph.
+        arrays: A feed.
+        parts: The model's names of the tensors of every part, in an order in which they can be computed.
+        model: The float model.
+    """
+    reads = GraphReads(level, model)
+    last = {name: at for at, part in enumerate(parts) for name in reads.of(part)}
+    inputs = level.input_codes(arrays)
+    kept: dict[str, Array] = {}
+    for at, part in enumerate(parts):
+        wanted = [*part, *(port.name for port in level.ports)] if at == 0 else part
+        made = level.graph.run_apart({**inputs, **kept}, level.stored_names(set(wanted)))
+        yield _Decoded(level, {**kept, **made})
+        here = {name for name, end in last.items() if end > at}
+        kept = {name: codes for name, codes in {**kept, **made}.items() if level.shown[name].name in here}
 
-    def get(self, name: str) -> Array | None:
-        """The tensor of the model of a name, None if there is none."""
-        if name in self._codes:
-            port, codes = self._codes[name]
-            return port.decode(codes)
-        return self._tensors.get(name)
+
+class _Decoded(Mapping[str, Array]):
+    """Tensors by the model's names, each decoded when it is asked for."""
+
+    def __init__(self, level: GraphLevel, codes: Mapping[str, Array]) -> None:
+        self._tensors = {level.shown[name].name: (level.shown[name], array) for name, array in codes.items()}
+
+    def __getitem__(self, name: str) -> Array:
+        port, codes = self._tensors[name]
+        return port.decode(codes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
 
 
 def _of(pairs: list[tuple[Array, Array]]) -> TensorSimilarity:
-    x, y = (np.concatenate([pair[side].ravel() for pair in pairs]).astype(np.float64) for side in (0, 1))
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = float(np.mean((x - y) ** 2)) if x.size else 0.0
-    return TensorSimilarity(similarity(x, y).cosine, error)
+    whole = [
+        pairs[0][side] if len(pairs) == 1 else np.concatenate([pair[side].ravel() for pair in pairs])
+        for side in (0, 1)
+    ]
+    found = similarity(*whole)
+    return TensorSimilarity(found.cosine, found.mse)

@@ -20,9 +20,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from tpuflow.evaluation.graph_reads import GraphReads, values_of
 from tpuflow.execution.levels import GraphLevel
 from tpuflow.frontend.activations import ActivationSession, run_of, segment_of
-from tpuflow.frontend.values import shape_of
 from tpuflow.partitioning import device_networks
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def layer_errors(
     """
     levels = [GraphLevel(network) for network in device_networks(graph)]
     ports = {name: port for level in levels for name, port in _quantized_ports(level).items()}
-    values = _values(model.model)
+    values = values_of(model.model)
     names = [name for name in ports if name in values]
     made_here = [name for name in names if values[name].producer() is not None]
     if not made_here:
@@ -121,7 +121,7 @@ def layer_errors(
             rounded = {f"{name}{GIVEN}": _round_to_best_grid(exact[name], ports[name]) for name in part.given}
             ideal = part.session.run({**{name: batch.arrays[name] for name in part.inputs}, **rounded})
             for level in levels:
-                taken = {name: exact[name] for name in part.operands if name in exact}
+                taken = {name: exact[name] for name in (*part.operands, *batch.arrays) if name in exact}
                 for name, found in level.run_apart(taken, part.made).items():
                     if name in shown and name in ideal:
                         _add(sums[name], exact[name], found, _round_to_best_grid(ideal[name], ports[name]))
@@ -174,7 +174,7 @@ class _Parts:
     ) -> None:
         shown = {port.name: port for level in levels for port in level.shown.values()}
         self._session = ActivationSession(model, memory_bytes=MEMORY, wanted=set(shown), clamped=True)
-        cut, reads = _apart(model, names), [_Reads(level, _values(model)) for level in levels]
+        cut, reads = _apart(model, names), [GraphReads(level, model) for level in levels]
         nodes = list(cut.graph)
         self._parts: list[_Part | None] = []  # None where no layer ends
         for part in self._session.made:
@@ -201,49 +201,11 @@ class _Parts:
             known = {**values, **kept}
             if part is not None:
                 yield part, known
-            kept = {name: array for name, array in known.items() if self._last_read.get(name, 0) > at}
-
-
-class _Reads:
-    """The tensors of its model that layers of a graph read.
-
-    Args:
-        level: The graph.
-        values: Values of the model, by name.
-    """
-
-    def __init__(self, level: GraphLevel, values: Mapping[str, ir.Value]) -> None:
-        tensors = level.graph.tensors
-        self._operands = {layer.output: layer.operands for layer in level.graph.layers}
-        self._model_names = [
-            port.name if (port := level.shown.get(each.name)) and _is_known(port, values) else None
-            for each in tensors
-        ]
-        self._outputs = {
-            level.shown[each.name].name: at for at, each in enumerate(tensors) if each.name in level.shown
-        }
-
-    def of(self, names: Iterable[str]) -> set[str]:
-        """The nearest tensors of the model in front of these: all that their layers need."""
-        waiting = [self._outputs[name] for name in names if name in self._outputs]
-        found, seen = set[str](), set(waiting)
-        while waiting:
-            for at in self._operands.get(waiting.pop(), ()):
-                name = self._model_names[at]
-                if name is not None:
-                    found.add(name)
-                elif at not in seen:
-                    seen.add(at)
-                    waiting.append(at)
-        return found
-
-
-def _is_known(port: ProgramPort, values: Mapping[str, ir.Value]) -> bool:
-    """Whether the float network shows a tensor of a graph, in its shape."""
-    value = values.get(port.name)
-    if value is None or value.dtype is None or shape_of(value) != tuple(port.shape):
-        return False
-    return value.is_graph_input() or value.dtype.is_floating_point()
+            kept = {
+                name: array
+                for name, array in known.items()
+                if name in feeds or self._last_read.get(name, 0) > at
+            }
 
 
 def _quantized_ports(level: GraphLevel) -> dict[str, ProgramPort]:
@@ -253,12 +215,6 @@ def _quantized_ports(level: GraphLevel) -> dict[str, ProgramPort]:
         for port in level.shown.values()
         if port.scale and port.own_codes is None and port.dtype.kind == "f"
     }
-
-
-def _values(model: ir.Model) -> dict[str, ir.Value]:
-    """Values that nodes of a model compute, and its inputs."""
-    made = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
-    return {value.name: value for value in made if value.name}
 
 
 def _made_by(levels: Iterable[GraphLevel]) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -276,7 +232,7 @@ def _made_by(levels: Iterable[GraphLevel]) -> dict[str, tuple[tuple[str, ...], t
 def _apart(model: ir.Model, names: list[str]) -> ir.Model:
     """The model with these tensors read from outside wherever they are read."""
     made = model.clone()
-    values = _values(made)
+    values = values_of(made)
     for name in names:
         value = values[name]
         uses = list(value.uses())

@@ -162,14 +162,18 @@ class GraphLevel:
         self, arrays: Mapping[str, Array], *, all_tensors: bool = False, names: Collection[str] | None = None
     ) -> dict[str, Array]:
         """Codes by the graph's names; see `run`."""
-        tensors = self.graph.tensors
-        inputs = {
-            tensors[index].name: port.encode(arrays[port.name])
-            for index, port in zip(self.graph.inputs, self.ports, strict=True)
-        }
+        inputs = self.input_codes(arrays)
         if all_tensors and names is not None:
             return self.graph.run(inputs, tensors=self.stored_names(names))
         return self.graph.run(inputs, all_tensors=all_tensors)
+
+    def input_codes(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Codes of the inputs, by the graph's names."""
+        tensors = self.graph.tensors
+        return {
+            tensors[index].name: port.encode(arrays[port.name])
+            for index, port in zip(self.graph.inputs, self.ports, strict=True)
+        }
 
     def stored_names(self, names: Collection[str]) -> list[str]:
         """The graph's names of those tensors of the model that it can show."""

@@ -2,6 +2,7 @@
 
     timeline.py      intervals of every unit, from the run and the program's instructions
     page.py          a run, or two, as one self-contained HTML page (template.html, page.css, *.js)
+    decoder.py       the phases of a decoder as a page (decoder.html)
     figures.py       its tables and bars; plots.py: its roofline and similarity; tensors.py: rows of tensors
     histograms.py    distributions of calibrated tensors with thresholds
     overlay.py       distributions before and after quantisation, over the same bins
@@ -13,6 +14,7 @@
 Everything is read from the JSON forms of `Run` and `Program`, so a page can be made again from saved files.
 """
 
+from tpuflow.report.decoder import render_decoder_page
 from tpuflow.report.histograms import TensorHistogram, load_histograms, save_histograms, tensor_histograms
 from tpuflow.report.overlay import Overlay, save_overlays
 from tpuflow.report.page import RunView, render_page
@@ -36,6 +38,7 @@ __all__ = [
     "host_node",
     "join_segments",
     "load_histograms",
+    "render_decoder_page",
     "render_page",
     "save_histograms",
     "save_overlays",

@@ -25,13 +25,15 @@ from tpuflow.report.tensors import similarity_summaries
 from tpuflow.report.words import BOUND_NAMES, BOUNDS, PHASES, UNITS, verdict
 
 if TYPE_CHECKING:
+    from jinja2 import Template
+
     from tpuflow.report.timeline import Slice, Timeline
 
 __all__ = ["RunView", "render_page"]
 
 Json = dict[str, Any]
 
-PARTS = ("template.html", "page.css", "page.js", "charts.js", "tables.js")
+PARTS = ("template.html", "roofline.html", "decoder.html", "page.css", "page.js", "charts.js", "tables.js")
 LETTERS = "AB"
 
 
@@ -81,21 +83,11 @@ def render_page(run: RunView, other: RunView | None = None, tensors: Sequence[Js
     Returns:
         A whole HTML document that refers to nothing outside itself.
     """
-    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - only pages need it
-
-    folder = resources.files("tpuflow.report")
-    parts = {name: (folder / name).read_text(encoding="utf-8") for name in PARTS}
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, auto_reload=False
-    )
-    environment.filters["count"] = "{:,}".format
-    environment.filters["size"] = figures.size_text
-    environment.filters["share"] = "{:.1%}".format
-    environment.filters["digits"] = "{:,.3g}".format
+    parts = page_parts()
     report, moved = run.report, run.moved
     views = [run] if other is None else [run, other]
     roof = None if run.machine is None or moved is None else roofline(report, run.machine, moved)
-    return environment.from_string(parts["template.html"]).render(
+    return page_template("template.html").render(
         run=report,
         title=run.title,
         stream=run.stream,
@@ -125,6 +117,31 @@ def render_page(run: RunView, other: RunView | None = None, tensors: Sequence[Js
         versus=[] if other is None else figures.versus(report, other.report),
         differences=[] if other is None else figures.differences(report, other.report),
     )
+
+
+def page_parts() -> dict[str, str]:
+    """Templates, style sheet and scripts, by file name."""
+    folder = resources.files("tpuflow.report")
+    return {name: (folder / name).read_text(encoding="utf-8") for name in PARTS}
+
+
+def page_template(name: str) -> Template:
+    """A template, which may take macros from the others."""
+    from jinja2 import DictLoader, Environment, StrictUndefined  # noqa: PLC0415 - only pages need it
+
+    environment = Environment(
+        loader=DictLoader(page_parts()),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters["count"] = "{:,}".format
+    environment.filters["size"] = figures.size_text
+    environment.filters["share"] = "{:.1%}".format
+    environment.filters["digits"] = "{:,.3g}".format
+    return environment.get_template(name)
 
 
 def unit_styles() -> str:

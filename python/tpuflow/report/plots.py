@@ -12,12 +12,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["bandwidth", "roofline", "similarity_plot"]
+__all__ = ["bandwidth", "line_plot", "roofline", "similarity_plot"]
 
 Json = dict[str, Any]
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 980, 330, 58, 14, 12, 42
 APART = 90
+ASIDE, LINE, TICKS, HEADROOM = 110, 14, 6, 1.1
+"""Width for names beside lines, height of a name, steps of an axis at most, its length over a line's."""
 LABELS, LONGEST, LETTER = 8, 28, 6.2
 """Layers named beside their points at most, letters of such a name, and the width of a letter."""
 DIAMOND = 9.0
@@ -159,6 +161,74 @@ class _Axis:
     def ticks(self) -> list[tuple[float, str]]:
         decades = range(self._first, self._last + 1)
         return [(self.place(10.0**decade), f"{10.0**decade:,g}") for decade in decades]
+
+
+def line_plot(lines: Sequence[Mapping[str, Any]], x_name: str, y_name: str) -> Json:
+    """Lines over one axis, both axes from zero.
+
+    Args:
+        lines: Each with a `name` and `points`, pairs in the order of x.
+        x_name: What x is.
+        y_name: What y is.
+
+    Returns:
+        Coordinates of lines, points and axes.
+    """
+    end = WIDTH - RIGHT - ASIDE
+    across = _LinearAxis([x for line in lines for x, _ in line["points"]], LEFT, end)
+    up = _LinearAxis([y for line in lines for _, y in line["points"]], HEIGHT - BOTTOM, TOP)
+    drawn: list[Json] = []
+    for number, line in enumerate(lines):
+        points = [
+            {
+                "x": across.place(x),
+                "y": up.place(y),
+                "text": f"{line['name']}: {y:,.4g} {y_name}, {x:,.0f} {x_name}",
+            }
+            for x, y in line["points"]
+        ]
+        path = "L".join(f"{point['x']:.1f} {point['y']:.1f}" for point in points)
+        drawn.append(
+            {"name": line["name"], "number": number, "path": f"M{path}", "points": points, "end": points[-1]}
+        )
+    return {
+        "width": WIDTH,
+        "height": HEIGHT,
+        "box": (LEFT, TOP, end, HEIGHT - BOTTOM),
+        "across": across.ticks(),
+        "up": up.ticks(),
+        "x_name": x_name,
+        "y_name": y_name,
+        "lines": _labels_apart(drawn),
+    }
+
+
+def _labels_apart(lines: list[Json]) -> list[Json]:
+    """The lines with the names at their ends moved apart where they would cover each other."""
+    lowest = float(HEIGHT - BOTTOM)
+    for line in sorted(lines, key=lambda line: -line["end"]["y"]):
+        place = min(line["end"]["y"], lowest)
+        line["end"] = {"x": line["end"]["x"], "y": place}
+        lowest = place - LINE
+    return lines
+
+
+class _LinearAxis:
+    """An axis from zero to a round number."""
+
+    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
+        most = HEADROOM * max([*values, 0.0]) or 1.0
+        power = 10.0 ** math.floor(math.log10(most / TICKS))
+        self._step = next(factor * power for factor in (1, 2, 5, 10) if factor * power * TICKS >= most)
+        self._last = math.ceil(most / self._step)
+        self._start, self._end = start, end
+
+    def place(self, value: float) -> float:
+        return self._start + value / (self._step * self._last) * (self._end - self._start)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        values = [self._step * number for number in range(self._last + 1)]
+        return [(self.place(value), f"{value:,g}") for value in values]
 
 
 def similarity_plot(rows: Sequence[Mapping[str, Any]]) -> Json | None:

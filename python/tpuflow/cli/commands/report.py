@@ -24,7 +24,9 @@ __all__ = ["program_view", "report"]
 Source = Annotated[
     Path,
     typer.Argument(
-        metavar="A", help="Program (.tpu), or figures of `simulate --json` (.json).", callback=paths.run_input
+        metavar="A",
+        help="Program (.tpu), figures of `simulate --json` (.json), or a decoder (.tpub).",
+        callback=paths.run_input,
     ),
 ]
 
@@ -62,12 +64,20 @@ def report(
 ) -> None:
     """Write an HTML page about a run, or two side by side.
 
-    Programs are simulated for their cycles; of saved figures there are no charts over time.
+    Programs are simulated for their cycles; of saved figures there are no charts over time. Of a decoder the
+    page shows prefill and decode apart, and latency against the number of tokens before.
     """
     from tpuflow.io.files import write_text
     from tpuflow.report import load_histograms, render_page, tensor_rows
 
     target = run.with_suffix(".html") if output is None else output
+    if run.suffix == ".tpub":
+        if other is not None or compare or histograms is not None:
+            raise OptionError(f"{run}: the page of a decoder is about it alone: leave out all but -o")
+        page = _decoder_page(run)
+        write_text(target, page)
+        say(f"report     {target} ({bytes_text(len(page.encode()))})")
+        return
     comparisons = _comparisons(compare or (), runs=1 if other is None else 2)
     counted = [] if histograms is None else load_histograms(histograms)
     with progress("report"):
@@ -75,6 +85,22 @@ def report(
         page = render_page(_view(run), second, tensor_rows(comparisons, counted))
     write_text(target, page)
     say(f"report     {target} ({bytes_text(len(page.encode()))})")
+
+
+def _decoder_page(path: Path) -> str:
+    """The page of a bundle's programs, simulated behind 20 numbers of tokens each; of long phases, 5."""
+    from tpuflow.execution.phases import phase_cost
+    from tpuflow.pipeline.bundle import load_bundle
+    from tpuflow.report import render_decoder_page
+
+    held = load_bundle(path)
+    programs = {name: held.program(name) for name in held.programs}
+    costs = []
+    with progress("report") as advance:
+        for number, (name, program) in enumerate(programs.items()):
+            costs.append(phase_cost(name, program, 5 if name.startswith("prefill") else 20))
+            advance(number + 1, len(programs))
+    return render_decoder_page(path.stem, costs)
 
 
 def _comparisons(files: Sequence[Path], runs: int) -> list[dict[str, Any]]:
@@ -106,7 +132,8 @@ def _view(path: Path) -> RunView:
         return RunView(_json(path, "counters", "tpuflow simulate --json"))
     if path.suffix != ".tpu":
         raise FileError(
-            f'{path}: unknown kind of file "{path.suffix}": give a program (.tpu) or figures (.json)'
+            f'{path}: unknown kind of file "{path.suffix}": give a program (.tpu), figures (.json) or, '
+            "alone, a decoder (.tpub)"
         )
     program = load_program(path)
     return program_view(program, simulate(program, values=False, trace=True), _tensors(path))
