@@ -14,6 +14,7 @@ mod proof;
 mod tests;
 mod tiler;
 mod view;
+mod view_proof;
 
 use tpuflow_ir::{Graph, TensorId, Tiling};
 

@@ -67,26 +67,59 @@ fn by_distance(request: &Request, timing: Timing) -> Result<Program, ScheduleErr
     if !tilings.is_empty() {
         return in_parts(tilings);
     }
+    if let Some(groups) = obvious_groups(&context, timing)
+        && let Ok(program) = in_parts(&groups)
+    {
+        return Ok(program);
+    }
     let finalists = finalists(&context, timing)?;
-    let spilled_tensors = finalists.first().map(|whole| whole.spilled_tensors(graph)).unwrap_or_default();
-    if parameters.layer_fusion != 0 && !spilled_tensors.is_empty() {
-        let pricing = Pricing {
-            graph,
-            network: &context.network,
-            machine,
-            far: &spilled_tensors,
-            space: (machine.cache_bytes() as f64 * parameters.slicer.max_cache_utilization) as u64,
-            search: parameters.layer_groups,
-        };
-        let (_, groups) = groups(&pricing, parameters.window() as usize);
-        if !groups.is_empty()
-            && let Ok(program) = in_parts(&groups)
-            && finalists.iter().all(|whole| program.predicted_cycles < whole.program.predicted_cycles)
-        {
-            return Ok(program);
-        }
+    if let Some(whole) = finalists.first()
+        && let Some(groups) = groups_for(&context, whole)
+        && let Ok(program) = in_parts(&groups)
+        && finalists.iter().all(|whole| program.predicted_cycles < whole.program.predicted_cycles)
+    {
+        return Ok(program);
     }
     finished(&context, finalists)
+}
+
+/// Groups of layers that keep on the chip what a plan moves to external memory and back; `None` where there are none.
+fn groups_for(context: &PlanningContext, plan: &Plan) -> Option<Vec<Tiling>> {
+    let &PlanningContext { graph, machine, parameters, .. } = context;
+    let spilled_tensors = plan.spilled_tensors(graph);
+    if parameters.layer_fusion == 0 || spilled_tensors.is_empty() {
+        return None;
+    }
+    let pricing = Pricing {
+        graph,
+        network: &context.network,
+        machine,
+        far: &spilled_tensors,
+        space: (machine.cache_bytes() as f64 * parameters.slicer.max_cache_utilization) as u64,
+        search: parameters.layer_groups,
+    };
+    let (_, groups) = groups(&pricing, parameters.window() as usize);
+    (!groups.is_empty()).then_some(groups)
+}
+
+/// Groups without which a graph of very many cycles takes twice as long even in the plans that are made quickest: plans of the
+/// whole are not worth their time then.
+fn obvious_groups(context: &PlanningContext, timing: Timing) -> Option<Vec<Tiling>> {
+    let &PlanningContext { graph, machine, parameters, budget, .. } = context;
+    if !is_huge(context) || !parameters.parallel() {
+        return None;
+    }
+    let whole = context.plan(QUICK, timing).ok()?;
+    let groups = groups_for(context, &whole)?;
+    let tiled = tiling::tiled(graph, &groups).ok()?.graph;
+    let own = PlanningContext::new(&tiled, machine, budget, parameters).ok()?;
+    let parts = own.plan(QUICK, timing).ok()?;
+    (parts.program.predicted_cycles < whole.program.predicted_cycles / 2).then_some(groups)
+}
+
+/// Whether no program of a graph takes fewer than very many cycles: every plan of it takes long.
+fn is_huge(context: &PlanningContext) -> bool {
+    context.bounds().whole.binding().1 >= HUGE
 }
 
 /// The finalist that is the fastest once its order has been improved by local search; those that are slower by more than small
@@ -143,6 +176,18 @@ const fn interleaved(granularity: TileGranularity, why: &'static str) -> NamedMo
 /// What small changes save of a plan's cycles at most, as a rule: a fiftieth.
 const SMALL: u64 = 50;
 
+/// Cycles at least of graphs of which few plans are made.
+const HUGE: u64 = 16_000_000;
+
+/// Modes for these: the one that is made quickest, and the one that is the fastest most often.
+const HUGE_MODES: [PipelineMode; 2] = [
+    LAYER_BY_LAYER[0].mode,
+    PipelineMode::Interleaved { granularities: StageGranularities::even(TileGranularity::Fine) },
+];
+
+/// The plan that is made quickest.
+const QUICK: PlanOptions = PlanOptions::new(LAYER_BY_LAYER[0].mode);
+
 /// Instructions of programs so long that every plan takes its time: what is tried for small images alone is left out.
 const LONG: usize = 10_000;
 
@@ -173,7 +218,11 @@ const fn variant(name: &'static str, group_scale: u64, narrow_weight_tiles: bool
 /// faster, the same with small images halved.
 fn parallel(context: &PlanningContext, timing: Timing) -> Result<Vec<Plan>, ScheduleError> {
     let overlapping = INTERLEAVED.iter().filter(|_| context.parameters.layer_fusion != 0);
-    let modes: Vec<PipelineMode> = overlapping.chain(&LAYER_BY_LAYER).map(|named| named.mode).collect();
+    let mut modes: Vec<PipelineMode> = overlapping.chain(&LAYER_BY_LAYER).map(|named| named.mode).collect();
+    let is_huge = is_huge(context);
+    if is_huge {
+        modes.retain(|mode| HUGE_MODES.contains(mode));
+    }
     let usual: Vec<PlanOptions> = modes.into_iter().map(PlanOptions::new).collect();
     let all = |options: &[PlanOptions]| -> Vec<Candidate> {
         options.par_iter().map(|&options| Candidate::new(context, options, timing)).collect()
@@ -192,7 +241,9 @@ fn parallel(context: &PlanningContext, timing: Timing) -> Result<Vec<Plan>, Sche
             let mode = PipelineMode::Interleaved { granularities };
             Candidate::new(context, PlanOptions::new(mode).with_early_first_rows(), timing)
         };
-        let mut plans = vec![best(search_stage_granularities(context, all(&early), &with_granularities))?];
+        let early = all(&early);
+        let searched = if is_huge { early } else { search_stage_granularities(context, early, &with_granularities) };
+        let mut plans = vec![best(searched)?];
         if context.parameters.layer_fusion != 0 && has_small_images(context) && !is_long {
             plans.extend([HALVES, SHORTEST].map(with_granularities));
             plans = search_stage_granularities(context, plans, &with_granularities);
@@ -257,7 +308,7 @@ fn with_groups_by_layer(context: &PlanningContext, usual: Candidate, timing: Tim
     let parameters = context.parameters;
     let is_grouped = usual.options.mode != PipelineMode::Sequential && parameters.grouped().is_some();
     // Where no layers overlap, few wait for constants of others.
-    if !is_grouped || parameters.layer_fusion == 0 || context.is_close(usual.cycles()) {
+    if !is_grouped || parameters.layer_fusion == 0 || context.is_close(usual.cycles()) || is_huge(context) {
         return usual;
     }
     let options = PlanOptions { group_by_layer: true, ..usual.options };

@@ -10,6 +10,7 @@
 use std::collections::BTreeSet;
 use std::ops::Add;
 
+use rayon::prelude::*;
 use tpuflow_ir::{Graph, LayerId, Machine, Op, Parts, TensorId, Tiling, Unit};
 
 use super::region::Region;
@@ -161,11 +162,18 @@ pub(crate) struct Pricing<'a> {
 /// costs fewer cycles than it takes to compute halos again; with the cycles of the whole division.
 pub(crate) fn groups(pricing: &Pricing, longest: usize) -> (u64, Vec<Tiling>) {
     let count = pricing.graph.layers.len();
-    let price = |first, end| pricing.price(first, end);
+    let longest = if pricing.search == GroupSearch::Exact { longest } else { longest.min(LONGEST) };
+    // Both searches ask for the price of every run, which is independent of all others.
+    let prices: Vec<Vec<Option<u64>>> = (0..count)
+        .into_par_iter()
+        .map(|first| {
+            (first + 1..=count.min(first.saturating_add(longest))).map(|end| pricing.price(first, end)).collect()
+        })
+        .collect();
+    let price = |first: usize, end: usize| prices[first][end - first - 1];
     let found = match pricing.search {
-        GroupSearch::Greedy => greedy(count, longest.min(LONGEST), 0, price),
-        GroupSearch::Dynamic => division(count, longest.min(LONGEST), 0, price),
-        GroupSearch::Exact => division(count, longest, 0, price),
+        GroupSearch::Greedy => greedy(count, longest, 0, price),
+        GroupSearch::Dynamic | GroupSearch::Exact => division(count, longest, 0, price),
     };
     let (cost, runs) = found.unwrap_or_default();
     (cost, runs.into_iter().filter_map(|(first, end)| pricing.group(first, end)).map(|(_, tiling)| tiling).collect())
