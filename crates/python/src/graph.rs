@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -202,28 +202,24 @@ struct GraphLayer {
 pub struct Graph {
     /// The graph.
     pub graph: Arc<tpuflow_ir::Graph>,
-    interpreter: OnceLock<Interpreter>,
-    /// Held while the interpreter is made.
-    preparing: Mutex<()>,
+    /// Made by the first run, which others that meet it wait for.
+    interpreter: Mutex<Option<Arc<Interpreter>>>,
 }
 
 impl Graph {
     /// Wraps a finished graph.
     pub fn new(graph: tpuflow_ir::Graph) -> Self {
-        Self { graph: Arc::new(graph), interpreter: OnceLock::new(), preparing: Mutex::new(()) }
+        Self { graph: Arc::new(graph), interpreter: Mutex::default() }
     }
 
-    fn interpreter(&self) -> Result<&Interpreter, Failure> {
-        if let Some(ready) = self.interpreter.get() {
-            return Ok(ready);
+    fn interpreter(&self) -> Result<Arc<Interpreter>, Failure> {
+        let mut held = self.interpreter.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ready) = &*held {
+            return Ok(Arc::clone(ready));
         }
-        // Two threads that meet here would both pack all weights.
-        let _alone = self.preparing.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(ready) = self.interpreter.get() {
-            return Ok(ready);
-        }
-        let made = Interpreter::new(Arc::clone(&self.graph))?;
-        Ok(self.interpreter.get_or_init(|| made))
+        let made = Arc::new(Interpreter::new(Arc::clone(&self.graph))?);
+        *held = Some(Arc::clone(&made));
+        Ok(made)
     }
 
     /// The arrays of `inputs`, a dictionary by name or a list in the graph's order.
@@ -400,6 +396,11 @@ impl Graph {
     fn prepare(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.interpreter())?;
         Ok(())
+    }
+
+    /// Frees the packed weights, which the next run packs again.
+    fn release(&self) {
+        *self.interpreter.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Runs the graph: outputs by name, with `tensors` also activations of these names, or all activations.

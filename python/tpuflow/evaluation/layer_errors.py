@@ -46,6 +46,9 @@ ELEMENTS = 4_000_000
 MEMORY = 512 << 20
 """Bytes of float values held at a time."""
 
+BLOCK = 1 << 18
+"""Elements that are compared at a time."""
+
 GIVEN = "/given"
 """Suffix of the name of a tensor that the float network reads from outside."""
 
@@ -247,21 +250,34 @@ def _apart(model: ir.Model, names: list[str]) -> ir.Model:
 
 def _round_to_best_grid(array: Array, port: ProgramPort) -> Array:
     """Values on the best even grid of a tensor's type: one that just holds them, and zero."""
-    plain = np.where(np.abs(array) < MASKED, array, 0.0)
-    low, high = min(0.0, float(plain.min(initial=0.0))), max(0.0, float(plain.max(initial=0.0)))
+    flat = array.ravel()
+    low = high = 0.0
+    for (part,) in _blocks(flat):
+        plain = part[np.abs(part) < MASKED]
+        low, high = min(low, float(plain.min(initial=0.0))), max(high, float(plain.max(initial=0.0)))
     step = (high - low) / ((1 << 8 * port.code.itemsize) - 1)
     if not step > 0:
         return array.astype(np.float32)
-    return (np.rint(array.astype(np.float64) / step) * step).astype(np.float32)
+    rounded = np.empty(flat.shape, np.float32)
+    for part, own in _blocks(flat, rounded):
+        own[...] = np.rint(part.astype(np.float64) / step) * step
+    return rounded.reshape(array.shape)
 
 
 def _add(sums: _Sums, exact: Array, found: Array, expected: Array) -> None:
-    here = np.abs(exact) < MASKED
-    x = exact[here].astype(np.float64)
-    sums.signal += float(x @ x)
-    sums.found += float(np.sum((found[here] - x) ** 2))
-    sums.expected += float(np.sum((expected[here] - x) ** 2))
-    sums.reach = max(sums.reach, float(np.abs(x).max(initial=0.0)))
+    for own, made, ideal in _blocks(exact.ravel(), found.ravel(), expected.ravel()):
+        here = np.abs(own) < MASKED
+        x = own[here].astype(np.float64)
+        sums.signal += float(x @ x)
+        sums.found += float(np.sum((made[here] - x) ** 2))
+        sums.expected += float(np.sum((ideal[here] - x) ** 2))
+        sums.reach = max(sums.reach, float(np.abs(x).max(initial=0.0)))
+
+
+def _blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """Views of flat arrays of one length, some elements at a time: what is computed of them takes memory."""
+    for at in range(0, arrays[0].size, BLOCK):
+        yield tuple(array[at : at + BLOCK] for array in arrays)
 
 
 def _largest_magnitude(port: ProgramPort) -> float:

@@ -13,6 +13,7 @@ from tpuflow.compiler.program import require_time
 from tpuflow.compiler.schedule import Schedule
 from tpuflow.frontend import operators
 from tpuflow.lowering import by_layer
+from tpuflow.partitioning import device_networks
 from tpuflow.partitioning.storage import load_graph
 from tpuflow.pipeline.dump import dump_tensors
 from tpuflow.pipeline.intermediates import save_schedule, save_stages
@@ -141,13 +142,17 @@ def _run_stages(request: Request, listener: Listener | None) -> BuildResult:
             made = _QuantizedNetwork(load_graph(request.model))
     else:
         made = _quantize_request(request, clock)
+    floating = None if made.original is None else float_bytes(made.original)
+    if request.log is None:  # memory that schedules of large networks need
+        made = replace(made, original=None, calibrated=None)
+    for part in device_networks(made.graph):
+        part.release()
     with clock.stage("schedule"):
         program = schedule_graph(made.graph, request)
     save_schedule(request, made.graph, program)
     if request.log is not None and made.original is not None:
         samples = samples_of(made.original, request)
         log_stages(request.log, made.original, made.graph, program, samples, made.calibrated)
-    floating = None if made.original is None else float_bytes(made.original)
     return BuildResult(
         program=program,
         graph=made.graph,

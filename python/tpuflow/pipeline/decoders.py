@@ -17,6 +17,7 @@ from tpuflow.calibration import Range
 from tpuflow.errors import SampleError
 from tpuflow.execution.decoder import Decoder, PhaseLevel, phase_feed
 from tpuflow.execution.levels import FloatLevel, graph_level, program_level
+from tpuflow.execution.simulation import simulate
 from tpuflow.frontend import Phase, caches_of, load, specialize
 from tpuflow.io.arrays import read_arrays
 from tpuflow.io.files import temporary_folder
@@ -27,14 +28,16 @@ from tpuflow.pipeline.bundle import Bundle, load_bundle
 from tpuflow.pipeline.stateful import StatefulDecoder, has_states
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from tpuflow.partitioning.storage import AnyGraph, AnyProgram
     from tpuflow.pipeline.builder import BuildResult
     from tpuflow.pipeline.request import Request
     from tpuflow.ptq import Listener
 
 __all__ = [
     "BuiltDecoder",
+    "BuiltPhase",
     "build_decoder",
     "float_decoder",
     "open_decoder",
@@ -72,6 +75,33 @@ def token_rows(path: Path) -> Tokens:
     return rows.astype(np.int64)
 
 
+class BuiltPhase:
+    """A phase of a decoder in the form of files, which take less memory than what is read from them.
+
+    Attributes:
+        files: Program and graph, the contents of their files.
+        report: Figures of the program's run.
+    """
+
+    def __init__(self, name: str, built: BuildResult) -> None:
+        self.report: Mapping[str, Any] = simulate(built.program, values=False).report
+        with temporary_folder() as folder:
+            built.program.save(folder / "part.tpu")
+            built.graph.save(folder / "part.tpuq")
+            self.files = ((folder / "part.tpu").read_bytes(), (folder / "part.tpuq").read_bytes())
+        self._name = name
+
+    @property
+    def program(self) -> AnyProgram:
+        """The program, read anew."""
+        return Bundle({self._name: self.files[0]}, {}).program(self._name)
+
+    @property
+    def graph(self) -> AnyGraph:
+        """The graph, read anew."""
+        return Bundle({}, {}, {self._name: self.files[1]}).graph(self._name)
+
+
 @dataclass(frozen=True)
 class BuiltDecoder:
     """The result of a build of several phases.
@@ -80,22 +110,13 @@ class BuiltDecoder:
         parts: By the names of the programs.
     """
 
-    parts: dict[str, BuildResult]
+    parts: dict[str, BuiltPhase]
 
     @property
     def bundle(self) -> Bundle:
         """Programs and graphs in one file."""
-        with temporary_folder() as folder:
-            programs: dict[str, bytes] = {}
-            graphs: dict[str, bytes] = {}
-            for name, built in self.parts.items():
-                for held, network, suffix in (
-                    (programs, built.program, "tpu"),
-                    (graphs, built.graph, "tpuq"),
-                ):
-                    network.save(folder / f"part.{suffix}")
-                    held[name] = (folder / f"part.{suffix}").read_bytes()
-        return Bundle(programs, {}, graphs)
+        programs = {name: part.files[0] for name, part in self.parts.items()}
+        return Bundle(programs, {}, {name: part.files[1] for name, part in self.parts.items()})
 
 
 def build_decoder(
@@ -131,7 +152,7 @@ def build_decoder(
         begin(name)
         samples = None if rows is None else _samples(request, phase, rows, caches, seed)
         part = replace(request, phase=phase, calibration=samples, set_ranges=ranges)
-        parts[name] = build_one(part, listener)
+        parts[name] = BuiltPhase(name, build_one(part, listener))
     return BuiltDecoder(parts)
 
 

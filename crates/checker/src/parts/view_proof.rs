@@ -73,7 +73,7 @@ mod tests {
 
     /// Transpositions of tensors and boxes of them, of which some have an extent, a stride or an offset changed.
     #[test]
-    fn runs_of_elements_are_judged_as_each_element_is() {
+    fn verdicts_on_runs_are_those_on_every_element() {
         let (mut state, mut verdicts) = (0x9e37_79b9_7f4a_7c15_u64, [0, 0]);
         for _ in 0..4000 {
             let shape: Vec<usize> = (0..3).map(|_| 1 + below(&mut state, 5)).collect();
