@@ -124,7 +124,7 @@ def layer_errors(
             rounded = {f"{name}{GIVEN}": _round_to_best_grid(exact[name], ports[name]) for name in part.given}
             ideal = part.session.run({**{name: batch.arrays[name] for name in part.inputs}, **rounded})
             for level in levels:
-                taken = {name: exact[name] for name in (*part.operands, *batch.arrays) if name in exact}
+                taken = {name: exact[name] for name in (*part.operands, *whole.inputs) if name in exact}
                 for name, found in level.run_apart(taken, part.made).items():
                     if name in shown and name in ideal:
                         _add(sums[name], exact[name], found, _round_to_best_grid(ideal[name], ports[name]))
@@ -176,7 +176,11 @@ class _Parts:
         self, model: ir.Model, levels: Sequence[GraphLevel], names: list[str], made: Collection[str]
     ) -> None:
         shown = {port.name: port for level in levels for port in level.shown.values()}
-        self._session = ActivationSession(model, memory_bytes=MEMORY, wanted=set(shown), clamped=True)
+        self._session = ActivationSession(
+            model, memory_bytes=MEMORY, wanted=set(shown), clamped=True, integers=True
+        )
+        # Inputs of segments, which the host may compute, are few and always given.
+        self.inputs = frozenset(port.name for level in levels for port in level.ports)
         cut, reads = _apart(model, names), [GraphReads(level, model) for level in levels]
         nodes = list(cut.graph)
         self._parts: list[_Part | None] = []  # None where no layer ends
@@ -207,7 +211,7 @@ class _Parts:
             kept = {
                 name: array
                 for name, array in known.items()
-                if name in feeds or self._last_read.get(name, 0) > at
+                if name in feeds or name in self.inputs or self._last_read.get(name, 0) > at
             }
 
 

@@ -62,6 +62,7 @@ class ActivationSession:
         wanted: Names of the values to hand out; all by default.
         several: Several batches are to be run, by `runs`.
         clamped: Hand out also what nothing but a Relu or Clip reads.
+        integers: Hand out integers as well, in their own type.
 
     Attributes:
         made: By segment, names of what is handed out of its nodes' results.
@@ -75,7 +76,9 @@ class ActivationSession:
         wanted: Collection[str] | None = None,
         several: bool = False,
         clamped: bool = False,
+        integers: bool = False,
     ) -> None:
+        self._integers = integers
         nodes = list(model.graph) if wanted is None else run_of(list(model.graph), wanted)
         self._static = all(shape_of(value) is not None for node in nodes for value in node.outputs)
         parts = list(_cut(nodes, memory_bytes)) if nodes else []
@@ -136,7 +139,7 @@ class ActivationSession:
             feeds: Every network input by name, with the model's own shape and dtype.
 
         Yields:
-            Value name to float32 array, valid until the next batch; integers are left out.
+            Value name to float32 array, valid until the next batch; integers only where they are asked for.
         """
         live: dict[str, Array] = dict(feeds)
         fresh: dict[str, Array] = dict(feeds)
@@ -157,10 +160,11 @@ class ActivationSession:
             fresh = {}
 
     def _floats(self, made: Mapping[str, Array]) -> dict[str, NDArray[np.float32]]:
+        shown = {name: made[name] for name in made if self._wanted is None or name in self._wanted}
         return {
-            name: array.astype(np.float32, copy=False)
-            for name, array in made.items()
-            if (self._wanted is None or name in self._wanted) and array.dtype.kind == "f"
+            name: array.astype(np.float32, copy=False) if array.dtype.kind == "f" else array
+            for name, array in shown.items()
+            if array.dtype.kind == "f" or self._integers
         }
 
 
