@@ -68,6 +68,8 @@ def test_the_page_shows_prefill_and_decode_apart(costs: dict[str, PhaseCost]) ->
     page = Page(text)
     assert not page.open
     assert "tiny &lt;decoder&gt;" in text
+    ids = re.findall(r' id="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
     assert re.findall(r"<h2>([^<]+)</h2>", text) == [
         "Phases", "Latency and context", "prefill4_context16", "decode1_context16",
     ]  # fmt: skip

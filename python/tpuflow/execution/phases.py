@@ -13,16 +13,15 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tpuflow.errors import ProgramError
 from tpuflow.execution.decoder import PhaseLevel
 from tpuflow.execution.levels import program_level
 from tpuflow.execution.simulation import simulate
+from tpuflow.execution.transfers import ddr_access
 from tpuflow.partitioning import Partitioned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from tpuflow import _core
     from tpuflow.frontend import Phase
@@ -131,7 +130,8 @@ def _bytes_by_kind(program: _core.Program, content: Json) -> tuple[int, int, int
     constants = [len(image) for image in program.constants()]
     caches = [_stretch(content, state) for state in content["states"]]
     found = [0, 0, 0]
-    for space, address, size in _transfers(content["instructions"]):
+    accesses = (ddr_access(instruction["work"]) for instruction in content["instructions"])
+    for space, address, size in (access for access in accesses if access is not None):
         if address < constants[space]:
             found[0] += size
         elif any(space == own and first <= address < end for own, first, end in caches):
@@ -146,24 +146,3 @@ def _stretch(content: Json, state: Json) -> tuple[int, int, int]:
     past, new = content["inputs"][state["input"]]["view"], content["outputs"][state["output"]]["view"]
     end = new["address"] + new["pixel_bytes"] * new["width"]
     return past["space"]["Ddr"], min(past["address"], new["address"]), end
-
-
-def _transfers(instructions: list[Json]) -> Iterator[tuple[int, int, int]]:
-    """Address space, address and bytes of whatever passes between external memory and the machine."""
-    for instruction in instructions:
-        ((kind, work),) = instruction["work"].items()
-        if kind == "Transfer":
-            counts = work["counts"]
-            yield work["ddr_space"], work["ddr_address"], work["bytes"] * counts[0] * counts[1]
-        elif kind == "Expand":
-            codes = -(-work["row_bytes"] // 2)
-            header = work["row_bytes"] + (codes if work["has_zero_points"] else 0)
-            yield (
-                work["ddr_space"],
-                work["ddr_address"],
-                (-(-work["rows"] // work["block"]) * header + work["rows"] * codes),
-            )
-        elif kind == "Lookup":
-            table = work["table"]
-            row = table["channels"] * np.dtype(table["dtype"].replace("bfloat16", "uint16")).itemsize
-            yield table["space"]["Ddr"], table["address"], work["count"] * row

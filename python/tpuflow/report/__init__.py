@@ -2,7 +2,7 @@
 
     timeline.py      intervals of every unit, from the run and the program's instructions
     page.py          a run, or two, as one self-contained HTML page (template.html, page.css, *.js)
-    decoder.py       the phases of a decoder as a page (decoder.html)
+    decoder.py       the phases of a decoder as a page (decoder.html); macros.html: parts of both pages
     figures.py       its tables and bars; plots.py: its roofline and similarity; tensors.py: rows of tensors
     histograms.py    distributions of calibrated tensors with thresholds
     overlay.py       distributions before and after quantisation, over the same bins

@@ -33,7 +33,7 @@ __all__ = ["RunView", "render_page"]
 
 Json = dict[str, Any]
 
-PARTS = ("template.html", "roofline.html", "decoder.html", "page.css", "page.js", "charts.js", "tables.js")
+PARTS = ("template.html", "macros.html", "decoder.html", "page.css", "page.js", "charts.js", "tables.js")
 LETTERS = "AB"
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tpuflow.execution.transfers import ddr_access
+
 __all__ = ["Allocation", "Slice", "Timeline", "describe", "timeline", "timeline_of_all"]
 
 Json = Mapping[str, Any]
@@ -162,15 +164,9 @@ def describe(work: Json) -> str:
 
 
 def _moved_bytes(work: Json) -> int:
-    """Bytes loaded from external memory, of a store negative; those of lookups are not known."""
-    ((kind, content),) = work.items()
-    size: int
-    if kind == "Transfer":
-        size = content["bytes"] * content["counts"][0] * content["counts"][1]
-        return size if content["direction"] == "load" else -size
-    if kind == "Expand":
-        codes = -(-content["row_bytes"] // 2)
-        header = content["row_bytes"] + (codes if content["has_zero_points"] else 0)
-        size = -(-content["rows"] // content["block"]) * header + content["rows"] * codes
-        return size
-    return 0
+    """Bytes loaded from external memory, of a store negative."""
+    access = ddr_access(work)
+    if access is None:
+        return 0
+    is_store = "Transfer" in work and work["Transfer"]["direction"] == "store"
+    return -access[2] if is_store else access[2]
