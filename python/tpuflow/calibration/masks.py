@@ -46,7 +46,7 @@ DEEP = 16.0
 NARROWEST = 2.0**-20
 """No range is made narrower: a grid of less would say nothing (`lowering.scheme`)."""
 
-PASSING = frozenset({"Add", "Expand", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+PASSING = frozenset({"Add", "Expand", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 """Operators that may stand between a mask and what it is added to."""
 
 BOUNDING = frozenset({"Clip", "Max", "Min"})

@@ -46,6 +46,7 @@ from tpuflow.frontend.rewrites import (
     opset,
     parts,
     powers,
+    query_blocks,
     recurrent,
     reduction,
     resize,
@@ -160,6 +161,7 @@ LAST_RESORTS: Sequence[Callable[[ir.Model], bool]] = (
     _rules(_merge(caches.RULES, tables.RULES)),
     _rules(_merge(control.LATE, indexing.LATE, powers.LATE, codes.LATE, integers.LATE)),
     expand_functions,
+    _rules(query_blocks.RULES),
 )
 """Tried in order once the stages change nothing more; the stages then run again."""
 

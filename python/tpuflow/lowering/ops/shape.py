@@ -269,6 +269,9 @@ def _is_free_to_choose(step: Step, operands: Sequence[StoredValue], order: Shape
     """
     wanted = input_order(step.output)
     readers = [use.node.op_type for use in step.output.uses()]
+    if readers and {*readers} == {"MatMul"}:
+        # A product reads rows as they are; the natural order of what must be moved is as good as any other.
+        return all(stored.view.permutation(stored.elements) is None for stored in operands)
     if not readers or not {*readers} <= {"Flatten", "Reshape", "Transpose"} or wanted[-1:] != order[-1:]:
         return False
     return not any(_has_pixels(stored, order) for stored in operands)
