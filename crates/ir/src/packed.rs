@@ -49,6 +49,26 @@ pub fn element(code: u8, zero_point: u8, scale: u8) -> i8 {
     rounded.clamp(-128, 127) as i8
 }
 
+/// Codes of 4 bits, two a byte, the first in the low bits; of the last byte as many as are wanted.
+pub fn unpack(bytes: &[u8], codes: &mut [u8]) {
+    let (pairs, rest) = codes.as_chunks_mut::<2>();
+    for (pair, &byte) in pairs.iter_mut().zip(bytes) {
+        *pair = [byte & 15, byte >> 4];
+    }
+    if let ([last], Some(byte)) = (rest, bytes.get(pairs.len())) {
+        *last = byte & 15;
+    }
+}
+
+/// The int8 elements of a row of codes, which start at a byte, with the zero point and the scale of every column.
+pub fn expand_row(codes: &[u8], zero_points: &[u8], scales: &[u8], elements: &mut [u8]) {
+    unpack(codes, elements);
+    // Side by side, so that many are computed at once.
+    for ((element, &zero_point), &scale) in elements.iter_mut().zip(zero_points).zip(scales) {
+        *element = rounded(*element, zero_point, scale).cast_unsigned();
+    }
+}
+
 impl Packed {
     /// Blocks of a constant of so many rows.
     #[must_use]
@@ -111,17 +131,13 @@ impl Packed {
         let [rows, columns] = [0, 1].map(|axis| shape.get(axis).copied().unwrap_or(0));
         let mut out = vec![0; rows * columns];
         let symmetric = vec![SYMMETRIC; if self.has_zero_points { 0 } else { columns }];
-        let mut codes = vec![0; columns];
         for (row, elements) in out.chunks_exact_mut(columns.max(1)).enumerate() {
             let cells = row / self.block as usize * columns..;
             let scales = &self.scales[cells.clone()][..columns];
             let zero_points = if self.has_zero_points { &self.zero_points[cells][..columns] } else { &symmetric };
-            self.unpack(row * columns, &mut codes);
-            // Side by side, so that many are computed at once.
-            for (((element, &code), &zero_point), &scale) in
-                elements.iter_mut().zip(&codes).zip(zero_points).zip(scales)
-            {
-                *element = rounded(code, zero_point, scale).cast_unsigned();
+            self.unpack(row * columns, elements);
+            for ((element, &zero_point), &scale) in elements.iter_mut().zip(zero_points).zip(scales) {
+                *element = rounded(*element, zero_point, scale).cast_unsigned();
             }
         }
         out
@@ -130,12 +146,7 @@ impl Packed {
     /// Codes from number `first` on.
     fn unpack(&self, first: usize, codes: &mut [u8]) {
         if first.is_multiple_of(2) {
-            let (pairs, rest) = codes.as_chunks_mut::<2>();
-            for (pair, &byte) in pairs.iter_mut().zip(&self.codes[first / 2..]) {
-                *pair = [byte & 15, byte >> 4];
-            }
-            let last = first + 2 * pairs.len();
-            rest.iter_mut().for_each(|code| *code = self.code(last));
+            unpack(&self.codes[first / 2..], codes);
         } else {
             codes.iter_mut().zip(first..).for_each(|(code, index)| *code = self.code(index));
         }

@@ -18,6 +18,7 @@
 pub mod panels;
 pub mod reference;
 pub mod tiles;
+pub mod unpacked;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 

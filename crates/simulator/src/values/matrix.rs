@@ -3,17 +3,19 @@
 //! Instructions that follow each other often take the same weights. A tile is packed once; an instruction that names the same
 //! place takes it as it is if every byte there is still the same, because it was copied from the same constants or by comparison.
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock, PoisonError};
 
 use tpuflow_ir::isa::{ChannelParameters, Matrix, MatrixDescriptor};
 use tpuflow_ir::{DType, DescriptorId, Image, LayerId, Machine, Space, timing};
 use tpuflow_kernels::conv::{Conv, Geometry};
+use tpuflow_kernels::gemm::unpacked::add_products;
 use tpuflow_kernels::linear::{self, Epilogue, Linear};
 use tpuflow_kernels::{Element, Values};
 
 use super::channels::Channels;
 use super::register::Pass;
-use super::tensor::{Code, encode};
+use super::tensor::{Code, Load, encode};
 use super::{Fault, Memories, is_plain};
 use crate::memory::Origin;
 use crate::run::ArrayModel;
@@ -60,6 +62,9 @@ pub(super) struct PackedTile {
 
 /// The key of a tile: layer, descriptor, places of weights and parameters, first column and columns.
 pub(super) type Place = (LayerId, DescriptorId, u64, u32, u32, u32);
+
+/// Pixels up to which weights that are no copy of constants are not packed.
+const FEW: u32 = 4;
 
 /// Bytes of weights whose tiles are kept; a tile takes about three times its weights.
 const KEPT: usize = 64 << 20;
@@ -177,10 +182,15 @@ impl Memories {
     ) -> Result<u64, Fault> {
         let channels = group_channels(m, d);
         let zero = X::narrow(d.input_zero.clamp(X::MIN.widen(), -(X::MIN.widen() + 1)));
-        let packed = self.packed_tile(layer, m, d)?;
         let columns = m.columns as usize;
         let mut buffer = self.buffers.take_with_length::<Y>(m.pixels as usize * columns);
         let results = &mut buffer[..m.pixels as usize * columns];
+        if array == ArrayModel::Closed && self.few_pixels::<X, Y>(m, d, &channels, zero, results)? {
+            self.scatter(m, results);
+            self.buffers.put_back(buffer);
+            return Ok(0);
+        }
+        let packed = self.packed_tile(layer, m, d)?;
         if array == ArrayModel::Closed && self.in_place::<X, Y>(m, d, &channels, zero, &packed, results) {
             self.scatter(m, results);
             self.buffers.put_back(buffer);
@@ -216,6 +226,47 @@ impl Memories {
         self.buffers.put_back(buffer);
         *X::gathered_rows(&mut self.buffers) = rows;
         Ok(overflows)
+    }
+
+    /// Computes results `[pixels, columns]` of few pixels with weights that are no copy of constants, as they lie: such
+    /// weights, expanded or computed, are others every time, and packing a tile takes longer than a product with few rows.
+    fn few_pixels<X: Code, Y: Code>(
+        &mut self,
+        m: &Matrix,
+        d: &MatrixDescriptor,
+        channels: &std::ops::Range<u32>,
+        zero: X,
+        results: &mut [Y],
+    ) -> Result<bool, Fault> {
+        let is_narrow = m.input.dtype == DType::I8 && d.weight_dtype == DType::I8;
+        let is_whole = is_plain(&d.window) && channels.len() == d.group_in as usize;
+        if m.pixels > FEW || !is_narrow || !is_whole || self.origin(m, d).is_some() {
+            return Ok(false);
+        }
+        let (Ok(weight_zero), columns, k) = (i8::try_from(d.weight_zero), m.columns as usize, channels.len()) else {
+            return Ok(false);
+        };
+        self.copy_deferred_weights(m, d);
+        let [parameters, table] = self.parameter_bytes(m, d)?;
+        let channel_codes =
+            Channels { address: m.parameters, wide: false, codes: d.codes, first_shift: d.first_shift, table: d.table };
+        let (bias, epilogue) = channel_codes.decode(&parameters, &table)?;
+        // No sum of any codes leaves the accumulator.
+        let largest = k as i64 * 255 * 255 + bias.iter().map(|bias| bias.abs()).max().unwrap_or(0);
+        if largest > i32::MAX.into() {
+            return Ok(false);
+        }
+        let rows = self.gather::<X>(m, d, channels, zero)?;
+        let inputs: Vec<i32> = rows.iter().map(|x| x.widen() - d.input_zero).collect();
+        *X::gathered_rows(&mut self.buffers) = rows;
+        let mut sums = vec![0; m.pixels as usize * columns];
+        let bytes = self.weight_bytes(m, k, columns)?;
+        let Some(weights) = <i8 as Load>::of_bytes(DType::I8, &bytes) else { return Ok(false) };
+        add_products(&inputs, weights, [k, columns], weight_zero, &mut sums);
+        for (sums, results) in sums.chunks_exact(columns).zip(results.chunks_exact_mut(columns)) {
+            epilogue.apply(sums.iter().zip(&bias).map(|(&sum, bias)| i64::from(sum) + bias), results);
+        }
+        Ok(true)
     }
 
     /// Computes results `[pixels, columns]` without gathering rows, if that can be done: the rows lie in the cache, or the
@@ -403,6 +454,30 @@ impl Memories {
             && (table.is_empty() || self.parameters(m.table, table.len())? == table))
     }
 
+    /// The weights of a tile of int8 elements, row-major without gaps.
+    fn weight_bytes(&self, m: &Matrix, rows: usize, columns: usize) -> Result<Cow<'_, [u8]>, Fault> {
+        if m.weights.row_bytes as usize == columns {
+            return Ok(Cow::Borrowed(self.read(Space::Cache, m.weights.address, rows * columns)?));
+        }
+        let mut weights = Vec::with_capacity(rows * columns);
+        for row in 0..rows as u64 {
+            let at = m.weights.address + row * u64::from(m.weights.row_bytes);
+            weights.extend_from_slice(self.read(Space::Cache, at, columns)?);
+        }
+        Ok(Cow::Owned(weights))
+    }
+
+    /// Bytes of the channel parameters and of the table of a tile.
+    fn parameter_bytes(&self, m: &Matrix, d: &MatrixDescriptor) -> Result<[Vec<u8>; 2], Fault> {
+        let entry = ChannelParameters::bytes(timing::has_wide_sums(m.input.dtype, d.weight_dtype));
+        let parameters = self.parameters(m.parameters, entry * m.columns as usize)?.to_vec();
+        let table = match d.table {
+            Some(shape) => self.parameters(m.table, shape.entries as usize * 4)?.to_vec(),
+            None => Vec::new(),
+        };
+        Ok([parameters, table])
+    }
+
     /// Bytes of weights, channel parameters and table of the tile.
     fn tile_bytes(&self, m: &Matrix, d: &MatrixDescriptor) -> Result<[Vec<u8>; 3], Fault> {
         let (columns, k) = (m.columns as usize, (d.window.kernel[0] * d.window.kernel[1] * d.group_in) as usize);
@@ -418,12 +493,7 @@ impl Memories {
                 weights.extend_from_slice(low);
             }
         }
-        let entry = ChannelParameters::bytes(timing::has_wide_sums(m.input.dtype, d.weight_dtype));
-        let parameters = self.parameters(m.parameters, entry * columns)?.to_vec();
-        let table = match d.table {
-            Some(shape) => self.parameters(m.table, shape.entries as usize * 4)?.to_vec(),
-            None => Vec::new(),
-        };
+        let [parameters, table] = self.parameter_bytes(m, d)?;
         Ok([weights, parameters, table])
     }
 }

@@ -230,16 +230,17 @@ impl Memories {
     fn expand(&mut self, e: &Expand) -> Result<(), Fault> {
         let packed = self.read(Space::Ddr(e.ddr_space), e.ddr_address, e.packed_bytes() as usize)?;
         let (columns, header, row) = (e.row_bytes as usize, e.header_bytes() as usize, e.code_bytes() as usize);
-        let nibble = |bytes: &[u8], column: usize| bytes[column / 2] >> (column % 2 * 4) & 15;
-        let mut elements = Vec::with_capacity(e.bytes() as usize);
+        let mut elements = vec![0; e.bytes() as usize];
+        let mut rows = elements.chunks_exact_mut(columns);
+        let mut zero_points = vec![packed::SYMMETRIC; columns];
         for block in packed.chunks(header + e.block as usize * row) {
             let (header, codes) = block.split_at(header);
-            let (scales, zero_points) = header.split_at(columns);
-            let zero_point = |column| if e.has_zero_points { nibble(zero_points, column) } else { packed::SYMMETRIC };
-            let zero_points: Vec<u8> = (0..columns).map(zero_point).collect();
-            for codes in codes.chunks(row) {
-                let element = |column| packed::element(nibble(codes, column), zero_points[column], scales[column]);
-                elements.extend((0..columns).map(|column| element(column).cast_unsigned()));
+            let (scales, zeros) = header.split_at(columns);
+            if e.has_zero_points {
+                packed::unpack(zeros, &mut zero_points);
+            }
+            for (codes, elements) in codes.chunks(row).zip(&mut rows) {
+                packed::expand_row(codes, &zero_points, scales, elements);
             }
         }
         self.cache.write(e.local_address, &elements);
