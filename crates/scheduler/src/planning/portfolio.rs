@@ -17,6 +17,7 @@ use crate::parameters::Parameters;
 use crate::stream::with_stream;
 use crate::tiling;
 use crate::tiling::groups::{Pricing, groups};
+use crate::tiling::stacks::attention_by_matrix;
 
 /// What a program is asked for.
 pub(crate) struct Request<'a> {
@@ -83,12 +84,17 @@ fn by_distance(request: &Request, timing: Timing) -> Result<Program, ScheduleErr
     finished(&context, finalists)
 }
 
-/// Groups of layers that keep on the chip what a plan moves to external memory and back; `None` where there are none.
+/// Groups of layers that keep on the chip what a plan moves to external memory and back, or that keep attention from filling the
+/// cache; `None` where there are none.
 fn groups_for(context: &PlanningContext, plan: &Plan) -> Option<Vec<Tiling>> {
     let &PlanningContext { graph, machine, parameters, .. } = context;
     let spilled_tensors = plan.spilled_tensors(graph);
-    if parameters.layer_fusion == 0 || spilled_tensors.is_empty() {
+    if parameters.layer_fusion == 0 {
         return None;
+    }
+    if spilled_tensors.is_empty() {
+        let runs = attention_by_matrix(graph, machine);
+        return (!runs.is_empty()).then_some(runs);
     }
     let pricing = Pricing {
         graph,
@@ -114,7 +120,10 @@ fn obvious_groups(context: &PlanningContext, timing: Timing) -> Option<Vec<Tilin
     let tiled = tiling::tiled(graph, &groups).ok()?.graph;
     let own = PlanningContext::new(&tiled, machine, budget, parameters).ok()?;
     let parts = own.plan(QUICK, timing).ok()?;
-    (parts.program.predicted_cycles < whole.program.predicted_cycles / 2).then_some(groups)
+    // What is spilled may stay whole in better plans.
+    let is_spilled = !whole.spilled_tensors(graph).is_empty();
+    let least = whole.program.predicted_cycles / if is_spilled { 2 } else { 1 };
+    (parts.program.predicted_cycles < least).then_some(groups)
 }
 
 /// Whether no program of a graph takes fewer than very many cycles: every plan of it takes long.

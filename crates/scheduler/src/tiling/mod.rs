@@ -17,6 +17,7 @@ mod movement;
 mod part;
 mod region;
 pub mod request;
+pub(crate) mod stacks;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,0 +1,112 @@
+//! Attention one matrix of its stack at a time, where the matrices of all heads together take much of the cache.
+//!
+//! ```text
+//!   scores = Q K'   [heads, queries, keys]       in tiles of a head each: product, softmax, product, then the next head
+//!   softmax
+//!   sums = .. V     [heads, queries, size]
+//! ```
+//!
+//! Such tensors fit the cache, so that nothing asks for groups ([`super::groups`]), but they leave no space for what other units
+//! could do meanwhile.
+
+use tpuflow_ir::{Graph, LayerId, Machine, Op, Parts, TensorId, Tiling};
+
+/// Matrices of a stack at most that are tiles of their own.
+const MOST: usize = 16;
+
+/// Shares of the cache: from the first on that shares of all heads take, they are computed a head at a time.
+const CROWDED: u64 = 8;
+
+/// The runs of layers from the product that a large softmax is of to the product that takes its result, in tiles of one matrix.
+pub(crate) fn attention_by_matrix(graph: &Graph, machine: &Machine) -> Vec<Tiling> {
+    let mut found: Vec<Tiling> = Vec::new();
+    for (at, layer) in graph.layers.iter().enumerate() {
+        let is_large = CROWDED * graph.tensor(layer.output).bytes() as u64 >= machine.cache_bytes();
+        if matches!(layer.op, Op::Softmax { .. })
+            && is_large
+            && let Some((first, last, matrices)) = run(graph, at)
+            && found.last().is_none_or(|before| before.last.index() < first)
+        {
+            let parts = Parts::Grid { images: 1, rows: matrices, columns: 1 };
+            found.push(Tiling { first: LayerId::new(first), last: LayerId::new(last), parts });
+        }
+    }
+    found
+}
+
+/// First and last layer around a softmax that have a matrix for every one of some heads, and how many these are. A layer of another
+/// kind in between, such as a part of the mask, begins the run.
+fn run(graph: &Graph, softmax: usize) -> Option<(usize, usize, u32)> {
+    let matrices_of = |at: usize| stack(graph, graph.layers[at].output);
+    let is_product = |at: usize| matches!(graph.layers[at].op, Op::MatMul { .. });
+    let last = (softmax..graph.layers.len()).take_while(|&at| matrices_of(at).is_some()).find(|&at| is_product(at))?;
+    let (mut first, mut has_product) = (softmax, false);
+    while first > 0 && matrices_of(first - 1).is_some() {
+        let before = first - 1;
+        // In front of the product is what brings its operands into place.
+        if has_product && !matches!(graph.layers[before].op, Op::Rearrange { .. }) {
+            break;
+        }
+        has_product |= is_product(before);
+        first = before;
+    }
+    let matrices = (first..=last).filter_map(matrices_of).min()?;
+    let is_whole = (first..=last).filter_map(matrices_of).all(|own| own.is_multiple_of(matrices));
+    (is_whole && (2..=MOST).contains(&matrices)).then_some((first, last, matrices as u32))
+}
+
+/// Matrices of a stack `[1, matrices, rows, columns]`; `None` where a tensor is none.
+fn stack(graph: &Graph, tensor: TensorId) -> Option<usize> {
+    match graph.tensor(tensor).shape[..] {
+        [1, matrices, _, _] if matrices > 1 => Some(matrices),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::common::Net;
+    use crate::{check, tiling};
+
+    /// Attention of some heads over inputs; the queries are brought into place in front.
+    fn attention(heads: usize, rows: usize, keys: usize) -> Graph {
+        let mut net = Net::new(3);
+        let q = net.input(&[1, rows, heads, 16]);
+        let (k, v) = (net.input(&[1, heads, 16, keys]), net.input(&[1, heads, keys, 16]));
+        let q = net.transpose(q, &[0, 2, 1, 3]);
+        let scores = net.product(q, k);
+        let shares = net.softmax(scores, false);
+        let sums = net.product(shares, v);
+        let y = net.transpose(sums, &[0, 2, 1, 3]);
+        net.finish(&[y])
+    }
+
+    #[test]
+    fn large_attention_runs_by_heads_and_small_attention_stays_whole() {
+        let mut machine = Machine::preset("128x128_asic").expect("known");
+        machine.cache.words = 256;
+        for (heads, keys, wanted) in [(4, 512, true), (4, 64, false), (1, 2048, false), (32, 512, false)] {
+            let graph = attention(heads, 64, keys);
+            let runs = attention_by_matrix(&graph, &machine);
+            assert_eq!(!runs.is_empty(), wanted, "{heads} heads, {keys} keys");
+            let [run] = &runs[..] else { continue };
+            let names = |at: LayerId| graph.layers[at.index()].op.name();
+            assert_eq!([names(run.first), names(run.last)], ["rearrange", "mat_mul"]);
+            assert_eq!(run.parts, Parts::Grid { images: 1, rows: heads as u32, columns: 1 });
+            let tiled = tiling::tiled(&graph, &runs).expect("heads are tiles").graph;
+            let softmaxes = tiled.layers.iter().filter(|layer| matches!(layer.op, Op::Softmax { .. }));
+            assert_eq!(softmaxes.count(), heads);
+        }
+    }
+
+    #[test]
+    fn programs_of_attention_by_heads_are_proven_and_never_slower() {
+        let mut machine = Machine::preset("128x128_asic").expect("known");
+        machine.cache.words = 256;
+        let graph = attention(4, 256, 512);
+        let options = crate::Options { level: 5, ..crate::Options::default() };
+        let program = crate::schedule(&graph, &machine, &options).expect("space for all");
+        assert_eq!(check(&graph, &program), Ok(()));
+    }
+}
