@@ -391,6 +391,42 @@ def test_masked_softmax_is_one_layer(form: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize(
+    ("form", "axis"),
+    [("where", 1), ("where", -1), ("added", -1), ("added where it does not hold", 1), ("broadcast", -1)],
+)
+def test_a_mask_computed_at_run_time_is_part_of_the_softmax(form: str, axis: int, dtype: str) -> None:
+    def make(b: Builder, x: str) -> str:
+        slicing = [b.constant(np.array([number])) for number in (0, 1, 1)]
+        source = b.node("Slice", x, *slicing) if form == "broadcast" else x
+        seen = b.node("Less", source, b.constant(constant(0.7)))
+        low = b.constant(constant(-1e30))
+        if form in {"where", "broadcast"}:
+            masked = b.node("Where", seen, x, low)
+        elif form == "added":
+            masked = b.node("Add", x, b.node("Where", seen, b.constant(constant(0.0)), low))
+        else:
+            masked = b.node("Add", b.node("Where", b.node("Not", seen), low, b.constant(constant(0.0))), x)
+        return b.node("Softmax", masked, axis=axis)
+
+    b = Builder("masked")
+    b.output(make(b, b.input("x", [2, 5, 7])))
+    # Halves: no code is on the other side of 0.7.
+    feeds = [{name: np.rint(2 * array) / 2 for name, array in feed.items()} for feed in normal(b, 3)]
+    made = lowered(b.model(), feeds, {"quantize": {"dtype": dtype}})
+    made.equals_reference(feeds[1])
+    assert made.operators.count("softmax") == 1
+    assert not {"select", "add"} & {*made.operators}
+    for found in made.compare(feeds[0]).values():
+        assert found.sqnr > (24.0 if dtype == "int8" else 55.0)
+    x = feeds[0]["x"]
+    hidden = np.broadcast_to(x[:, :1] if form == "broadcast" else x, x.shape) > 0.7
+    result = made.run(feeds[0])[made.model.outputs[0].name]
+    assert np.any(hidden)
+    assert not np.any(result[hidden])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
 def test_layer_normalization(dtype: str) -> None:
     assert network(lambda b, x: b.layer_norm(x), (1, 5, 24), dtype).operators == ["layer_norm"]
 

@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::atomic::write;
 use crate::error::{FileError, GraphError, GraphErrors, Kind, Versions};
-use crate::{DType, Error, Graph, Image, Tensor};
+use crate::{DType, Error, Graph, Image, Op, Tensor};
 
 /// Version of the form of graphs without packed constants, the oldest that is read.
 const VERSION: u32 = 2;
@@ -23,6 +23,8 @@ const WITH_PACKED: u32 = 3;
 const WITH_STATES: u32 = 4;
 /// Version of the form of graphs whose layers may say how many products of the model a sum has.
 const WITH_TERMS: u32 = 5;
+/// Version of the form of graphs with a softmax whose mask is computed.
+const WITH_COMPUTED_MASKS: u32 = 6;
 /// Ends of the names of the parts of a packed constant.
 const PARTS: [&str; 3] = [".codes", ".scales", ".zero_points"];
 /// The only metadata key, so that equal graphs give equal bytes.
@@ -70,7 +72,12 @@ fn constants(graph: &Graph) -> Vec<(String, &[u8])> {
 }
 
 fn version(graph: &Graph) -> u32 {
+    let has_computed_mask = |op: &Op| match op {
+        Op::Softmax { mask: Some(mask), .. } => graph.tensor(*mask).constant.is_none(),
+        _ => false,
+    };
     match graph.tensors.iter().any(|tensor| tensor.packed.is_some()) {
+        _ if graph.layers.iter().any(|layer| has_computed_mask(&layer.op)) => WITH_COMPUTED_MASKS,
         _ if graph.layers.iter().any(|layer| layer.terms.is_some()) => WITH_TERMS,
         _ if !graph.states.is_empty() => WITH_STATES,
         true => WITH_PACKED,
@@ -143,8 +150,8 @@ impl Graph {
         let text =
             metadata.metadata().as_ref().and_then(|entries| entries.get(KEY)).ok_or(FileError::Absent(Kind::Graph))?;
         let Version { version } = serde_json::from_str(text).map_err(FileError::Header)?;
-        if !(VERSION..=WITH_TERMS).contains(&version) {
-            let reads = Versions { oldest: VERSION, newest: WITH_TERMS };
+        if !(VERSION..=WITH_COMPUTED_MASKS).contains(&version) {
+            let reads = Versions { oldest: VERSION, newest: WITH_COMPUTED_MASKS };
             return Err(FileError::version(Kind::Graph, version, reads));
         }
         let header: Header = serde_json::from_str(text).map_err(FileError::Header)?;
@@ -260,7 +267,7 @@ mod tests {
         altered[at + written.len() - 1] = b'7';
         std::fs::write(&path, &altered).expect("written");
         let message = Graph::load(&path).expect_err("refused").to_string();
-        let end = "version 7 of the graph file is newer than this build, which reads 2 to 5: update tpuflow";
+        let end = "version 7 of the graph file is newer than this build, which reads 2 to 6: update tpuflow";
         assert!(message.ends_with(end), "{message}");
         std::fs::remove_dir_all(folder).expect("removed");
     }

@@ -390,7 +390,7 @@ pub enum Op {
         input: TensorId,
         /// Exponentials and their quotients.
         exponentials: Arithmetic<Exponentials>,
-        /// Constant int8 mask broadcast over the operand; a zero leaves the element out (its result is real 0).
+        /// Int8 mask, constant or computed, broadcast over the operand; a zero leaves the element out (its result is real 0).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mask: Option<TensorId>,
     },

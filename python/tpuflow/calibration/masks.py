@@ -191,6 +191,8 @@ def _unset_choice(node: ir.Node | None, low: float, ranges: Mapping[str, Range])
     """The condition of a choice between scores and a mask, if no sample chose the mask."""
     if node is None or node.op_type != "Where" or not node.inputs[0]:
         return None
+    if all(use.node.op_type == "Softmax" for use in node.outputs[0].uses()):
+        return None  # which leaves them out itself
     arrays = [array_of(value) for value in node.inputs[1:]]
     masks = [array is not None and bool(np.all(array <= MASKED)) for array in arrays]
     others = [value for value, mask in zip(node.inputs[1:], masks, strict=True) if not mask]

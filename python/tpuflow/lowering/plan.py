@@ -4,7 +4,7 @@ A step is a node with what is computed on its way out:
 
     Conv, ConvTranspose, MatMul   [+ Add of a constant per column] [+ Relu, Clip or any function]
     Add, pools, means, ...        [+ Relu or Clip]
-    Softmax                       [preceded by Where or Add that masks elements with a constant]
+    Softmax                       [preceded by Where that leaves elements out, or Add of a constant mask]
     any function                  [+ the constant that makes it unsigned, see `tpuflow.ptq.shift_negative`]
 
 Relu and Clip are clamps of the requantisation. A function behind a linear operator is a table that reads the
@@ -161,7 +161,7 @@ def _mask(softmax: ir.Node) -> ir.Node | None:
     node = None if source is None else source.producer()
     if source is None or node is None or sole_user(source) is not softmax:
         return None
-    if node.op_type == "Where" and is_constant(node.inputs[0]):
+    if node.op_type == "Where":
         value = float_constant(node.inputs[2])
         dynamic = node.inputs[1]
     elif node.op_type == "Add" and is_constant(node.inputs[0]) != is_constant(node.inputs[1]):

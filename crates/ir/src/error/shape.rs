@@ -82,8 +82,8 @@ pub enum ShapeError {
     /// Slopes that are not one for each channel.
     #[error("{slopes} slopes for {channels} channels")]
     Slopes { slopes: usize, channels: usize },
-    /// A mask that is computed or of another shape.
-    #[error("mask {mask:?} must be a constant that broadcasts to {input:?}")]
+    /// A mask of another type or shape.
+    #[error("mask {mask:?} must be int8 and broadcast to {input:?}")]
     Mask { mask: Vec<usize>, input: Vec<usize> },
     /// Parameters of a normalisation that are not one for each channel.
     #[error("gamma {gamma:?} and beta {beta:?} ({dtype}) must hold {elements} elements")]

@@ -20,9 +20,7 @@ pub(super) fn softmax(
         }
     }
     if let Some(mask) = mask
-        && (mask.constant.is_none()
-            || mask.dtype != DType::I8
-            || broadcast(&mask.shape, &x.shape).as_deref() != Some(&x.shape[..]))
+        && (mask.dtype != DType::I8 || broadcast(&mask.shape, &x.shape).as_deref() != Some(&x.shape[..]))
     {
         return Err(ShapeError::Mask { mask: mask.shape.clone(), input: x.shape.clone() });
     }

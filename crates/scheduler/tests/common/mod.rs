@@ -306,15 +306,15 @@ impl Net {
     }
 
     pub fn softmax(&mut self, input: TensorId, masked: bool) -> TensorId {
+        let mut narrow = self.shape(input);
+        let rank = narrow.len();
+        narrow[..rank - 1].fill(1);
+        let mask = masked.then(|| self.constant(&narrow, DType::I8, 0, 1));
+        self.softmax_by(input, mask)
+    }
+
+    pub fn softmax_by(&mut self, input: TensorId, mask: Option<TensorId>) -> TensorId {
         let shape = self.shape(input);
-        let mask = masked.then(|| {
-            let last = shape.len() - 1;
-            let mut narrow = vec![1; shape.len()];
-            narrow[last] = shape[last];
-            let mask = self.constant(&narrow, DType::I8, 0, 1);
-            let _ = mask;
-            mask
-        });
         let (lo, hi) = self.dtype().range();
         let fixed = Exponentials {
             coefficient: (std::f64::consts::LOG2_E * 0.05 * 2f64.powi(32)) as u64,

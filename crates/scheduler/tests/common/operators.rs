@@ -84,7 +84,22 @@ pub const OPERATORS: &[(&str, Make)] = &[
         let y = net.constant_like(x, &[5, 1, 10]);
         net.choose(&[6, 10], x, y)
     }),
+    ("softmax with a computed mask", |net, x| {
+        let mask = truths(net, x, &[5, 6, 1]);
+        net.softmax_by(x, Some(mask))
+    }),
+    ("softmax with a computed mask for all rows", |net, x| {
+        let row = net.slice(x, 1, 2, 1);
+        let mask = truths(net, row, &[1, 10]);
+        net.softmax_by(x, Some(mask))
+    }),
 ];
+
+/// Truth values that are computed of a tensor.
+fn truths(net: &mut Net, x: TensorId, shape: &[usize]) -> TensorId {
+    let y = net.constant_like(x, shape);
+    if net.float.is_some() { net.binary(BinaryKind::Less, x, y) } else { net.compare(BinaryKind::Less, x, y) }
+}
 
 fn binary(net: &mut Net, x: TensorId, kind: BinaryKind) -> TensorId {
     let y = net.constant_like(x, &[6, 10]);

@@ -165,8 +165,8 @@ fn compute_codes<'v>(
         }
         (Op::Softmax { input, exponentials: Arithmetic::Fixed(fixed), .. }, Constants::Mask(mask)) => {
             let function = softmax_of(fixed);
-            let n = last(tensor(*input));
-            codes!(value(*input), x => codes!(y, y => function.rows(n, x, mask, y)));
+            let (n, mask) = (last(tensor(*input)), mask.full(&value));
+            codes!(value(*input), x => codes!(y, y => function.rows(n, x, &mask, y)));
         }
         (Op::LayerNorm { .. }, Constants::Norm(norm)) => {
             let input = layer.op.operands()[0];

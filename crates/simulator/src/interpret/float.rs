@@ -12,7 +12,7 @@ use tpuflow_kernels::float::{Finisher, depthwise::Depthwise, elementwise, linear
 use tpuflow_kernels::reduce::Reduction;
 use tpuflow_kernels::{Float, Values};
 
-use super::prepare::{broadcast, full_mask, image, values};
+use super::prepare::{Mask, broadcast, image, values};
 
 /// A float layer's constants in the form its kernel takes.
 #[derive(Clone, Debug)]
@@ -33,8 +33,8 @@ pub(super) enum Constants {
     Unary(Finisher),
     /// Slopes of negative numbers.
     Slopes { negative: Vec<f32>, finisher: Finisher },
-    /// A softmax with its mask, one entry per element of the operand, or empty.
-    Softmax { mask: Vec<i8>, finisher: Finisher },
+    /// A softmax and what it leaves out.
+    Softmax { mask: Mask, finisher: Finisher },
     /// A normalisation.
     Norm(LayerNorm),
     /// A reduction.
@@ -103,7 +103,7 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Option<Constants> {
             Constants::Slopes { negative, finisher: Finisher::new(&slopes.finish) }
         }
         Op::Softmax { input, exponentials: Arithmetic::Float(finish), mask } => {
-            let mask = full_mask(graph, *input, *mask);
+            let mask = Mask::new(graph, *input, *mask);
             Constants::Softmax { mask, finisher: Finisher::new(finish) }
         }
         Op::LayerNorm { gamma, beta, center, norm: Arithmetic::Float(norm), .. } => Constants::Norm(LayerNorm {
@@ -211,7 +211,7 @@ fn compute<'v, Y: Float>(
         (_, Constants::Slopes { negative, finisher }) => elementwise::p_relu(negative, finisher, &x, y),
         (Op::Softmax { input, .. }, Constants::Softmax { mask, finisher }) => {
             let n = graph.tensor(*input).shape.last().copied().unwrap_or(1);
-            rows::softmax(n, finisher, &x, mask, y);
+            rows::softmax(n, finisher, &x, &mask.full(value), y);
         }
         (_, Constants::Norm(norm)) => norm.rows(&x, y),
         (Op::Reduce { kind, .. }, Constants::Reduce { reduction, divisor, finisher }) => {

@@ -1,5 +1,7 @@
 //! Data computed once per layer: packed weights, pooling geometry, reduction order, decoded parameters.
 
+use std::borrow::Cow;
+
 use tpuflow_ir::{Arithmetic, DType, Epilogue, Graph, Layer, Op, Table, Tensor, TensorId, Window};
 use tpuflow_kernels::Values;
 use tpuflow_kernels::conv::{Conv, Geometry};
@@ -37,8 +39,8 @@ pub(super) enum Constants {
     Select([Broadcast; 3]),
     /// A table.
     Table(Lookup),
-    /// A mask, one entry per element of the operand, or empty.
-    Mask(Vec<i8>),
+    /// What a softmax leaves out.
+    Mask(Mask),
     /// A normalisation.
     Norm(LayerNorm),
     /// A reduction.
@@ -207,7 +209,7 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Constants, SimErro
         Op::Unary { input, function: Arithmetic::Fixed(table) } => {
             Constants::Table(lookup(graph, table, tensor(*input).dtype.bits()))
         }
-        Op::Softmax { input, mask, .. } => Constants::Mask(full_mask(graph, *input, *mask)),
+        Op::Softmax { input, mask, .. } => Constants::Mask(Mask::new(graph, *input, *mask)),
         Op::LayerNorm { input, gamma, beta, center, norm: Arithmetic::Fixed(norm) } => Constants::Norm(LayerNorm {
             center: *center,
             input_zero_point: tensor(*input).zero_point(),
@@ -223,15 +225,42 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Constants, SimErro
     })
 }
 
-/// A mask with one entry per element of the operand, or empty.
-pub(super) fn full_mask(graph: &Graph, input: TensorId, mask: Option<TensorId>) -> Vec<i8> {
-    mask.map_or_else(Vec::new, |id| {
+/// The mask of a softmax.
+#[derive(Clone, Debug)]
+pub(super) enum Mask {
+    /// A constant, with one entry per element of the operand; empty where there is no mask.
+    Constant(Vec<i8>),
+    /// A tensor that is computed, how it broadcasts to the operand, and the operand's elements.
+    Computed(TensorId, Broadcast, usize),
+}
+
+impl Mask {
+    pub(super) fn new(graph: &Graph, input: TensorId, mask: Option<TensorId>) -> Self {
+        let Some(id) = mask else { return Self::Constant(vec![]) };
         let (mask, input) = (graph.tensor(id), graph.tensor(input));
-        let mut full = vec![0i8; input.elements()];
-        let codes = mask.i8s();
-        broadcast(&mask.shape, &input.shape).apply(&codes, &vec![(); full.len()], &mut full, |m, ()| m);
-        full
-    })
+        let (broadcast, count) = (broadcast(&mask.shape, &input.shape), input.elements());
+        if mask.constant.is_none() {
+            return Self::Computed(id, broadcast, count);
+        }
+        Self::Constant(spread(&broadcast, &mask.i8s(), count))
+    }
+
+    /// One entry per element of the operand, or nothing.
+    pub(super) fn full<'v>(&self, value: impl Fn(TensorId) -> &'v Values) -> Cow<'_, [i8]> {
+        match self {
+            Self::Constant(full) => Cow::Borrowed(full),
+            Self::Computed(id, broadcast, count) => match value(*id) {
+                Values::I8(codes) => Cow::Owned(spread(broadcast, codes, *count)),
+                _ => unreachable!("the shape rule admits only int8"),
+            },
+        }
+    }
+}
+
+fn spread(broadcast: &Broadcast, codes: &[i8], count: usize) -> Vec<i8> {
+    let mut full = vec![0; count];
+    broadcast.apply(codes, &vec![(); count], &mut full, |mask, ()| mask);
+    full
 }
 
 pub(super) fn broadcast(a: &[usize], b: &[usize]) -> Broadcast {

@@ -8,6 +8,7 @@ K and V where several heads of Q share one. What is left here is MatMul, [Add,] 
     (a Q) (b K)'                             ->  (a b) (Q K')
     s y                                      ->  y, where what makes y has a constant factor to take s in
     softmax(s (x + mask))                    ->  softmax(s x + mask)           likewise with Where
+    softmax(x + Where(c, 0, mask))           ->  softmax(Where(c, x, mask))    c computed
     softmax(x + (bias and mask in one))      ->  softmax((x + bias) + mask)
     softmax of x masked, then reshaped       ->  softmax of x reshaped, then masked
     Where(c, mask, x)                        ->  Where(not c, x, mask)         c constant
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RULES"]
 
+LOWEST = -1e30
+"""What stands for a score that is left out."""
 MOST_STEPS = 16
 """Nodes looked through for a constant that can take a factor in."""
 
@@ -184,8 +187,7 @@ def _mask_of(value: ir.Value | None) -> tuple[ir.Node, ir.Value, npt.NDArray[Any
     if x is None or constant is None or shape_of(x) is None or shape_of(x) != shape_of(value):
         return None
     if node.op_type == "Where":
-        known = array_of(node.inputs[0]) is not None and bool(np.all(constant <= MASKED))
-        return (node, x, constant) if known else None
+        return (node, x, constant) if np.all(constant <= MASKED) else None
     return (node, x, constant) if is_mask(constant) else None
 
 
@@ -209,6 +211,28 @@ def scaled_mask(node: ir.Node, emit: Emitter) -> ir.Value | None:
     inner = emit("Mul", x, scaled.inputs[1], label="scaled")
     operands = [inner, mask.inputs[1]] if mask.op_type == "Add" else [mask.inputs[0], inner, mask.inputs[2]]
     return _softmax(node, emit(mask.op_type, *operands, label="masked"), emit)
+
+
+def chosen_scores(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Leaves scores out where a condition says so, in place of adding nothing or a mask by it."""
+    add = produced_by(node.inputs[0], "Add")
+    for place, operand in enumerate(() if add is None else add.inputs):
+        choice = produced_by(operand, "Where")
+        x = None if add is None else add.inputs[1 - place]
+        if choice is None or x is None or array_of(choice.inputs[0]) is not None:
+            continue
+        constants = [array_of(value) for value in choice.inputs[1:]]
+        nothing = [array is not None and not np.any(array) for array in constants]
+        out = [array is not None and bool(np.all(array <= MASKED)) for array in constants]
+        condition, shape = choice.inputs[0], shape_of(x)
+        same = shape is not None and shape == shape_of(node.inputs[0])
+        if condition is None or not same or sorted(nothing) != [False, True] or sorted(out) != [False, True]:
+            continue
+        if out[0]:
+            condition = emit("Not", condition)
+        low = emit.constant(np.array(LOWEST), "low", like=x)
+        return _softmax(node, emit("Where", condition, x, low, label="masked"), emit)
+    return None
 
 
 def split_mask(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -326,7 +350,7 @@ def grouped_heads(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 
 RULES: Rules = {
-    "Softmax": [scaled_mask, split_mask, reshaped_mask],
+    "Softmax": [scaled_mask, split_mask, reshaped_mask, chosen_scores],
     "Where": [constant_last, always_a_number],
     "MatMul": [scale_result, grouped_heads],
     "Mul": [fold_factor],

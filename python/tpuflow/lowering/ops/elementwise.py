@@ -33,7 +33,14 @@ if TYPE_CHECKING:
     from tpuflow.lowering.plan import Step
     from tpuflow.lowering.scheme import Quant
 
-__all__ = ["alignment", "laid_out", "placed_operands"]
+__all__ = [
+    "alignment",
+    "extents_in_order",
+    "is_in_order",
+    "laid_out",
+    "operand_in_order",
+    "placed_operands",
+]
 
 Array = npt.NDArray[np.float64]
 
@@ -168,7 +175,7 @@ def placed_operands(
             shape, view = tuple(out[axis] for axis in order), View.dense(out, order)
             grid = anchor.quant if slack else None
             a, b = (
-                _operand_in_order(context, value, anchor, out, order, _extents(value, order))
+                operand_in_order(context, value, anchor, out, order, extents_in_order(value, order))
                 if value is anchor_value
                 else _constant(context, step, value, shape, view, grid, slack)
                 for value in values
@@ -197,7 +204,7 @@ def _spread_each_other(values: Sequence[ir.Value | None], out: Shape, order: Sha
         if array is not None:
             extents.append(laid_out(array, shape, view).shape)
         elif value is not None:
-            extents.append(_extents(value, order))
+            extents.append(extents_in_order(value, order))
     return np.broadcast_shapes(*extents) == shape
 
 
@@ -225,14 +232,14 @@ def _broadcast(
     if len(operands) < len(values):
         raise UnsupportedNodeError("an operand is left out")
     shape = tuple(out[axis] for axis in order)
-    own = [_extents(value, order) for value in operands]
+    own = [extents_in_order(value, order) for value in operands]
     as_stored = _as_stored([shape_of(value) for value in operands], out, anchor, order)
     if as_stored is not None:
         stored = [context.stored[value] for value in operands]
         if _elements_to_move(stored, order, as_stored) < _elements_to_move(stored, order, own):
             shape, own = anchor.shape, as_stored
     placed = [
-        _operand_in_order(context, value, context.stored[value], out, order, extents)
+        operand_in_order(context, value, context.stored[value], out, order, extents)
         for value, extents in zip(operands, own, strict=True)
     ]
     return placed[0], placed[1], shape, View.dense(out, order)
@@ -284,7 +291,7 @@ def _as_stored(
     return operands
 
 
-def _operand_in_order(
+def operand_in_order(
     context: Lowering,
     value: ir.Value,
     stored: StoredValue,
@@ -295,7 +302,7 @@ def _operand_in_order(
     """A value as a tensor of `shape`, the axes of `out` in an order, of extent 1 where it is broadcast."""
     missing = len(out) - len(stored.view.shape)
     padded = View(((),) * missing + stored.view.axes, stored.view.offset)
-    if not _is_in_order(stored, order, shape):
+    if not is_in_order(stored, order, shape):
         own = [axis - missing for axis in order if axis >= missing]
         stored = context.rearrange(value, own, shape, stored=stored)
     return StoredValue(stored.tensor, shape, padded, stored.quant)
@@ -310,12 +317,12 @@ def _elements_to_move(operands: Sequence[StoredValue], order: Sequence[int], sha
     moved = 0
     for stored, shape in zip(operands, shapes, strict=True):
         same_pixels = stored.shape[-1:] == shape[-1:] and math.prod(shape[-1:]) >= WORD
-        if not _is_in_order(stored, order, stored.shape if same_pixels else shape):
+        if not is_in_order(stored, order, stored.shape if same_pixels else shape):
             moved += math.prod(shape)
     return moved
 
 
-def _is_in_order(stored: StoredValue, order: Sequence[int], shape: Shape) -> bool:
+def is_in_order(stored: StoredValue, order: Sequence[int], shape: Shape) -> bool:
     """Whether a value, with axes of extent 1 in front, is dense in an order and its tensor has a shape."""
     missing = len(order) - len(stored.view.shape)
     padded = View(((),) * missing + stored.view.axes, stored.view.offset)
@@ -430,7 +437,9 @@ def select(context: Lowering, step: Step) -> None:
     else:
         chosen, extents = context.truths(node.inputs[0], order, out), shape
     # Constants do not show the axes along which they repeat: then some other operand has to.
-    operands = [constants[n].shape if n in constants else _extents(v, order) for n, v in enumerate(choices)]
+    operands = [
+        constants[n].shape if n in constants else extents_in_order(v, order) for n, v in enumerate(choices)
+    ]
     whole = _without_leading_ones(np.broadcast_shapes(extents, *operands)) == _without_leading_ones(shape)
     tensors: list[int] = []
     for index, value in enumerate(choices):
@@ -441,7 +450,7 @@ def select(context: Lowering, step: Step) -> None:
         stored = context.requantize(value, target)
         if whole:
             tensors.append(
-                _operand_in_order(context, value, stored, out, order, _extents(value, order)).tensor
+                operand_in_order(context, value, stored, out, order, extents_in_order(value, order)).tensor
             )
             continue
         spread = replace(stored, view=stored.view.expand(out))
@@ -461,7 +470,7 @@ def _spread_order(value: ir.Value, view: View) -> Shape:
     return wanted if repeated and wanted != tuple(range(len(wanted))) else natural_order(view)
 
 
-def _extents(value: ir.Value, order: Sequence[int]) -> Shape:
+def extents_in_order(value: ir.Value, order: Sequence[int]) -> Shape:
     """Extents of a value along the axes of a result in an order, 1 where it is broadcast."""
     own = shape_of(value)
     own = (1,) * (len(order) - len(own)) + own

@@ -10,9 +10,10 @@ import numpy as np
 from tpuflow.lowering import scheme
 from tpuflow.lowering.fixed_point import MULTIPLIER_BITS, SHIFT_MAX, approximate
 from tpuflow.lowering.grids import float_clamp
+from tpuflow.lowering.layout import natural_order
 from tpuflow.lowering.nodes import attribute, float_constant, input_or_none, is_constant, shape_of
 from tpuflow.lowering.operators import Op
-from tpuflow.lowering.ops.elementwise import laid_out
+from tpuflow.lowering.ops.elementwise import extents_in_order, is_in_order, laid_out, operand_in_order
 from tpuflow.lowering.plan import MASKED
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
 from tpuflow.lowering.view import View
@@ -39,13 +40,17 @@ WHOLE = 1e-6
 
 @lowers("Softmax")
 def softmax(context: Lowering, step: Step) -> None:
-    """Softmax along any axis, with the elements a constant leaves out in front of it."""
+    """Softmax along any axis, with the elements that a mask leaves out in front of it."""
     node = step.node
     value = context.operand(node, 0) if step.mask is None else _masked_operand(step.mask)
     axis = attribute(node, "axis", -1) % len(shape_of(value))
     stored = context.rows(value, axis)
     target = context.grids.target(step)
-    mask = None if step.mask is None else _mask(context, step, stored)
+    mask = None
+    if step.mask is not None and step.mask.op_type == "Where" and not is_constant(step.mask.inputs[0]):
+        stored, mask = _computed_mask(context, value, stored, axis, step.mask.inputs[0])
+    elif step.mask is not None:
+        mask = _mask(context, step, stored)
     op = Op.softmax(input=stored.tensor, exponentials=_exponentials(stored.grid, target), mask=mask)
     context.emit(step, op, stored.shape, stored.view, target)
 
@@ -72,6 +77,24 @@ def _exponentials(source: Quant, target: Quant) -> ExponentialFields | FloatFiel
 def _masked_operand(mask: ir.Node) -> ir.Value:
     operands = mask.inputs[1:2] if mask.op_type == "Where" else mask.inputs
     return next(value for value in operands if value is not None and not is_constant(value))
+
+
+def _computed_mask(
+    context: Lowering, value: ir.Value, stored: StoredValue, axis: int, condition: ir.Value | None
+) -> tuple[StoredValue, int]:
+    """The operand, dense with its axes in an order, and the truth values of a condition in that order.
+
+    Raises:
+        UnsupportedNodeError: If the condition is not stored as truth values.
+    """
+    truths = None if condition is None else context.stored[condition]
+    if condition is None or truths is None or truths.quant is None or truths.quant.dtype != "int8":
+        raise UnsupportedNodeError("truth values are computed elsewhere")
+    out, order = shape_of(value), (*(a for a in natural_order(stored.view) if a != axis), axis)
+    if not is_in_order(stored, order, tuple(out[axis] for axis in order)):
+        stored = context.rearrange(value, order)
+    placed = operand_in_order(context, condition, truths, out, order, extents_in_order(condition, order))
+    return stored, placed.tensor
 
 
 def _mask(context: Lowering, step: Step, stored: StoredValue) -> int:
