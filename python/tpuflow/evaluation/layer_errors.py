@@ -122,12 +122,13 @@ def layer_errors(
         for part, exact in whole.run(batch.arrays):
             shown = {name: array for name in part.made if (array := exact[name]).shape == ports[name].shape}
             rounded = {f"{name}{GIVEN}": _round_to_best_grid(exact[name], ports[name]) for name in part.given}
-            ideal = part.session.run({**{name: batch.arrays[name] for name in part.inputs}, **rounded})
+            ideal = dict(part.session.run({**{name: batch.arrays[name] for name in part.inputs}, **rounded}))
             for level in levels:
                 taken = {name: exact[name] for name in (*part.operands, *whole.inputs) if name in exact}
                 for name, found in level.run_apart(taken, part.made).items():
                     if name in shown and name in ideal:
-                        _add(sums[name], exact[name], found, _round_to_best_grid(ideal[name], ports[name]))
+                        step = _best_step(ideal[name], ports[name])
+                        _add(sums[name], exact[name], found, ideal.pop(name), step)
     kept = 10 ** (-(WEIGHT_DB[0] * weight_bits - WEIGHT_DB[1]) / 10)
     return [
         LayerError(
@@ -253,28 +254,39 @@ def _apart(model: ir.Model, names: list[str]) -> ir.Model:
 
 
 def _round_to_best_grid(array: Array, port: ProgramPort) -> Array:
-    """Values on the best even grid of a tensor's type: one that just holds them, and zero."""
-    flat = array.ravel()
-    low = high = 0.0
-    for (part,) in _blocks(flat):
-        plain = part[np.abs(part) < MASKED]
-        low, high = min(low, float(plain.min(initial=0.0))), max(high, float(plain.max(initial=0.0)))
-    step = (high - low) / ((1 << 8 * port.code.itemsize) - 1)
-    if not step > 0:
-        return array.astype(np.float32)
+    """Values on the best even grid of a tensor's type."""
+    flat, step = array.ravel(), _best_step(array, port)
     rounded = np.empty(flat.shape, np.float32)
     for part, own in _blocks(flat, rounded):
-        own[...] = np.rint(part.astype(np.float64) / step) * step
+        own[...] = _round_to_step(part, step)
     return rounded.reshape(array.shape)
 
 
-def _add(sums: _Sums, exact: Array, found: Array, expected: Array) -> None:
-    for own, made, ideal in _blocks(exact.ravel(), found.ravel(), expected.ravel()):
-        here = np.abs(own) < MASKED
-        x = own[here].astype(np.float64)
+def _best_step(array: Array, port: ProgramPort) -> float:
+    """The step of the best even grid of a tensor's type: one that just holds its values, and zero."""
+    low = high = 0.0
+    for (part,) in _blocks(array.ravel()):
+        plain = part[np.abs(part) < MASKED]
+        low, high = min(low, float(plain.min(initial=0.0))), max(high, float(plain.max(initial=0.0)))
+    return (high - low) / ((1 << 8 * port.code.itemsize) - 1)
+
+
+def _round_to_step(values: Array, step: float) -> NDArray[np.float32]:
+    """Values on a grid of a step, as they are where there is none."""
+    exact = np.rint(values.astype(np.float64) / step) * step if step > 0 else values
+    return exact.astype(np.float32)
+
+
+def _add(sums: _Sums, exact: Array, found: Array, ideal: Array, step: float) -> None:
+    """Adds the powers of values, of what was found in their place, and of ideal ones on a grid of a step."""
+    for block in _blocks(exact.ravel(), found.ravel(), ideal.ravel()):
+        here = np.abs(block[0]) < MASKED
+        # Choosing all would be a copy, which takes most of the time.
+        own, made, best = block if here.all() else (each[here] for each in block)
+        x = own.astype(np.float64)
         sums.signal += float(x @ x)
-        sums.found += float(np.sum((made[here] - x) ** 2))
-        sums.expected += float(np.sum((ideal[here] - x) ** 2))
+        sums.found += float(np.sum((made - x) ** 2))
+        sums.expected += float(np.sum((_round_to_step(best, step) - x) ** 2))
         sums.reach = max(sums.reach, float(np.abs(x).max(initial=0.0)))
 
 

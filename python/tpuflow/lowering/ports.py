@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -30,6 +31,8 @@ class Ports:
         self._context = context
         self._inputs: list[ir.Value] = []
         self._outputs: list[ir.Value] = []
+        self._states = frozenset(context.states.values())
+        self._written: dict[ir.Value, StoredValue] = {}
 
     def add_input(self, value: ir.Value) -> None:
         """Adds an input of the network, unless it is constant."""
@@ -62,6 +65,21 @@ class Ports:
         Raises:
             UnsupportedNodeError: It is constant, has no elements, or another shape than what computes it.
         """
+        if value not in self._written:
+            self._written[value] = self._write(value)
+        stored = self._written[value]
+        if value in self._states:
+            self._context.stored[value] = stored
+        self._context.builder.output(stored.tensor)
+        self._outputs.append(value)
+
+    def write_rows(self, value: ir.Value) -> None:
+        """Writes the new rows of a cache out, if that is what a value is: no later layer reads them there."""
+        if value in self._states and value not in self._written and value in self._context.stored:
+            with suppress(UnsupportedNodeError):  # which is told with the outputs
+                self._written[value] = self._write(value)
+
+    def _write(self, value: ir.Value) -> StoredValue:
         context = self._context
         if value not in context.stored:
             raise UnsupportedNodeError("is constant")
@@ -72,7 +90,7 @@ class Ports:
             made = list(stored.view.shape)
             raise UnsupportedNodeError(f"has the shape {list(shape_of(value))}, its node makes {made}")
         named = context.sources.get(stored.tensor) == value.name
-        is_state = value in context.states.values()
+        is_state = value in self._states
         order = ROW_ORDER if is_state else natural_order(stored.view)
         extents = stored.view.shape
         shape = row_shape(extents) if is_state else tuple(extents[axis] for axis in order)
@@ -81,10 +99,7 @@ class Ports:
         if not named or stored.view.permutation(stored.elements) is None or (is_state and not in_rows):
             op = rearrangement(stored, stored.view.transpose(order).loops)
             stored = context.layer(f"{value.name}/output", op, value, shape, view, stored.quant, [])
-        context.builder.output(stored.tensor)
-        self._outputs.append(value)
-        if is_state:
-            context.stored[value] = stored
+        return stored
 
     def declare_states(self) -> None:
         """Declares the caches that stay on the device: those whose new rows lie on the grid of the past."""

@@ -60,9 +60,11 @@ def walk(context: Lowering, *, whole: bool = True) -> Graph:
             findings.append(Finding(value.name or "", "input", error.attribute, error.reason))
     for step in context.steps:
         _lower(context, step, findings)
+        context.step = None
+        for value in (value for node in step.nodes for value in node.outputs):
+            ports.write_rows(value)
     if findings:
         raise UnsupportedModelError(context.graph.name or "model", findings)
-    context.step = None
     for value in context.graph.outputs:
         try:
             ports.add_output(value)

@@ -96,6 +96,8 @@ def correct_output_bias(model: FloatModel, ranges: Ranges, samples: Samples, con
     if not layers or not config.quantize.bias_correction or config.quantize.dtype != "int8":
         return ranges
     samples = samples.spread(SEEN)
+    if samples.count < LEAST:
+        return ranges  # halves of so few confirm nothing
     level = graph_level(graph_of(model, ranges, config))
     inside = not layers.keys() <= {*level.outputs}
     session = ActivationSession(model.model, memory_bytes=MEMORY, wanted=set(layers))
