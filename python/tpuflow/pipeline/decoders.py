@@ -6,9 +6,11 @@ store caches on one grid, that of the rows any of them showed, so that what one 
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +25,7 @@ from tpuflow.io.arrays import read_arrays
 from tpuflow.io.files import temporary_folder
 from tpuflow.io.samples import Samples
 from tpuflow.partitioning import Partitioned
+from tpuflow.partitioning.storage import load_graph, load_program
 from tpuflow.pipeline.builder import build as build_one
 from tpuflow.pipeline.bundle import Bundle, load_bundle
 from tpuflow.pipeline.stateful import StatefulDecoder, has_states
@@ -76,30 +79,35 @@ def token_rows(path: Path) -> Tokens:
 
 
 class BuiltPhase:
-    """A phase of a decoder in the form of files, which take less memory than what is read from them.
+    """A phase of a decoder as files in a folder that lasts as long as it does, which take no memory.
 
     Attributes:
-        files: Program and graph, the contents of their files.
         report: Figures of the program's run.
     """
 
     def __init__(self, name: str, built: BuildResult) -> None:
         self.report: Mapping[str, Any] = simulate(built.program, values=False).report
-        with temporary_folder() as folder:
-            built.program.save(folder / "part.tpu")
-            built.graph.save(folder / "part.tpuq")
-            self.files = ((folder / "part.tpu").read_bytes(), (folder / "part.tpuq").read_bytes())
-        self._name = name
+        held = ExitStack()
+        folder = held.enter_context(temporary_folder())
+        finalize(self, held.close)
+        self._program, self._graph = folder / f"{name}.tpu", folder / f"{name}.tpuq"
+        built.program.save(self._program)
+        built.graph.save(self._graph)
+
+    @property
+    def files(self) -> tuple[bytes, bytes]:
+        """The contents of the files of program and graph."""
+        return self._program.read_bytes(), self._graph.read_bytes()
 
     @property
     def program(self) -> AnyProgram:
         """The program, read anew."""
-        return Bundle({self._name: self.files[0]}, {}).program(self._name)
+        return load_program(self._program)
 
     @property
     def graph(self) -> AnyGraph:
         """The graph, read anew."""
-        return Bundle({}, {}, {self._name: self.files[1]}).graph(self._name)
+        return load_graph(self._graph)
 
 
 @dataclass(frozen=True)
@@ -115,8 +123,9 @@ class BuiltDecoder:
     @property
     def bundle(self) -> Bundle:
         """Programs and graphs in one file."""
-        programs = {name: part.files[0] for name, part in self.parts.items()}
-        return Bundle(programs, {}, {name: part.files[1] for name, part in self.parts.items()})
+        files = {name: part.files for name, part in self.parts.items()}
+        programs = {name: program for name, (program, _) in files.items()}
+        return Bundle(programs, {}, {name: graph for name, (_, graph) in files.items()})
 
 
 def build_decoder(
