@@ -78,3 +78,15 @@ def test_past_and_present_share_a_grid() -> None:
         sources = {tensor.source_json: tensor for tensor in (graph.tensors[index] for index in graph.outputs)}
         (rows,) = (each for text, each in sources.items() if f"present.0.{kind}" in (text or ""))
         assert past == (rows.dtype, rows.scale, rows.zero_point)
+
+
+def test_new_rows_of_caches_are_written_where_they_are_made() -> None:
+    _, graph, _ = _made(3, -1e9, range(2, 12))
+    made_by = {layer.output: at for at, layer in enumerate(graph.layers)}
+    names = [tensor.name for tensor in graph.tensors]
+    states = [at for at in graph.outputs if names[at] != "logits"]
+    logits = made_by[next(at for at in graph.outputs if names[at] == "logits")]
+    assert len(states) == 2
+    # The score of the new keys, for one, comes after these.
+    softmax = next(at for at, layer in enumerate(graph.layers) if layer.op == "softmax")
+    assert all(made_by[at] < softmax < logits for at in states)
