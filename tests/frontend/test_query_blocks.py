@@ -130,6 +130,8 @@ def test_attention_whose_queries_see_all_keys_stays_whole(kind: str) -> None:
 def test_few_queries_stay_together_and_very_many_make_eight_blocks() -> None:
     assert operators(normalized(attention("added", causal(255, 255))))["Softmax"] == 1
     assert len(blocks_of(~causal(2048, 2048), 2048, 2048)) == 8
+    # Blocks of 256 are not divided once more.
+    assert operators(normalized(attention("added", causal(1100, 1100))))["Softmax"] == 5
 
 
 @given(

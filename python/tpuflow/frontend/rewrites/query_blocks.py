@@ -191,6 +191,8 @@ def query_blocks(node: ir.Node, emit: Emitter) -> ir.Value | None:
     joined, merged = produced_by(node.inputs[0], "Transpose"), shape_of(node.outputs[0])
     if joined is None or attributes_of(joined).get("perm") != [0, 2, 1, 3] or merged is None:
         return None
+    if any(use.node.op_type == "Concat" for use in node.outputs[0].uses()):
+        return None  # a block
     attention = _attention(joined.inputs[0])
     if attention is None or not attention.between:
         return None
