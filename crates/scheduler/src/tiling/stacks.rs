@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_of_attention_by_heads_are_proven_and_never_slower() {
+    fn the_program_of_large_attention_is_proven() {
         let mut machine = Machine::preset("128x128_asic").expect("known");
         machine.cache.words = 256;
         let graph = attention(4, 256, 512);

@@ -251,8 +251,10 @@ impl Memories {
         let channel_codes =
             Channels { address: m.parameters, wide: false, codes: d.codes, first_shift: d.first_shift, table: d.table };
         let (bias, epilogue) = channel_codes.decode(&parameters, &table)?;
-        // No sum of any codes leaves the accumulator.
-        let largest = k as i64 * 255 * 255 + bias.iter().map(|bias| bias.abs()).max().unwrap_or(0);
+        // No sum of any codes leaves the accumulator, whatever zero point a program states.
+        let zero_point = i64::from(d.input_zero);
+        let reach = (-128 - zero_point).abs().max((127 - zero_point).abs());
+        let largest = k as i64 * reach * 255 + bias.iter().map(|bias| bias.abs()).max().unwrap_or(0);
         if largest > i32::MAX.into() {
             return Ok(false);
         }
