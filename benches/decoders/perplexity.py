@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tpuflow.config import Config
 from tpuflow.evaluation.perplexity import losses, paired_perplexity
-from tpuflow.execution.decoder import Decoder
+from tpuflow.execution.graph_decoder import graph_decoder
 from tpuflow.execution.levels import graph_level
 from tpuflow.pipeline import Request
 from tpuflow.pipeline.decoders import build_decoder, float_decoder, phases_of, token_rows
@@ -37,7 +37,7 @@ def main(folder: Path, names: list[str]) -> None:
         request = Request(model, calibration=folder / "calib.npz", config=config, verify=False)
         built = build_decoder(request, phases)
         graphs = [graph_level(part.graph) for part in built.parts.values()]
-        found = paired_perplexity(losses(Decoder(graphs), rows, PROMPT), floats)
+        found = paired_perplexity(losses(graph_decoder(graphs), rows, PROMPT), floats)
         print(
             f"{name:6} {found.value:.4f}, float32 {found.reference:.4f}: {found.change:+.3%}, standard error "
             f"{found.standard_error:.3%}, {found.tokens} tokens",

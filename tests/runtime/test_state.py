@@ -14,6 +14,7 @@ from frontend.decoders import VOCABULARY
 from tpuflow import _core
 from tpuflow.errors import DeviceError, FileError, SampleError
 from tpuflow.execution.decoder import Decoder, PhaseLevel, phase_feed
+from tpuflow.execution.graph_decoder import GraphDecoder, graph_decoder
 from tpuflow.execution.levels import Level, graph_level
 from tpuflow.partitioning import Partitioned
 from tpuflow.pipeline.decoders import BuiltDecoder
@@ -90,15 +91,16 @@ def test_programs_of_a_bundle_share_the_state(built: BuiltDecoder) -> None:
     ids = np.random.default_rng(2).integers(0, VOCABULARY, 16).tolist()
     again = StatefulDecoder(programs)
     for prompt in (1, 3, 4, 6, 9, 16):
-        ways = [Decoder(graphs), StatefulDecoder(programs)]
-        whole = [way.step(ids[:prompt]) for way in ways]
-        assert whole[0].tobytes() == whole[1].tobytes(), prompt
+        ways = [Decoder(graphs), StatefulDecoder(programs), graph_decoder(graphs)]
+        assert isinstance(ways[2], GraphDecoder)
+        assert len({way.step(ids[:prompt]).tobytes() for way in ways}) == 1, prompt
         for token in ids[prompt:]:
-            logits = [way.step([token]) for way in ways]
-            assert logits[0].tobytes() == logits[1].tobytes(), (prompt, ways[0].position)
-    again.step(ids)
-    again.reset()
-    assert again.step(ids[:3]).tobytes() == Decoder(graphs).step(ids[:3]).tobytes()
+            assert len({way.step([token]).tobytes() for way in ways}) == 1, (prompt, ways[0].position)
+    expected = Decoder(graphs).step(ids[:3]).tobytes()
+    for used in (again, graph_decoder(graphs)):
+        used.step(ids)
+        used.reset()
+        assert used.step(ids[:3]).tobytes() == expected
 
 
 def test_states_are_saved_restored_read_and_written(built: BuiltDecoder, tmp_path: Path) -> None:

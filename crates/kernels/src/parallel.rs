@@ -69,7 +69,7 @@ pub fn inside<R>(work: impl FnOnce() -> R) -> R {
 }
 
 /// `work(index, part)` for every part of `size` elements, the last one shorter.
-pub(crate) fn chunks<Y: Send>(y: &mut [Y], size: usize, work: impl Fn(usize, &mut [Y]) + Sync) {
+pub fn chunks<Y: Send>(y: &mut [Y], size: usize, work: impl Fn(usize, &mut [Y]) + Sync) {
     chunks_with(y, size, || (), |(), index, part| work(index, part));
 }
 

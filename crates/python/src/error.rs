@@ -62,7 +62,7 @@ impl From<tpuflow_runtime::Error> for Failure {
 impl From<SimError> for Failure {
     fn from(error: SimError) -> Self {
         let class = match error {
-            SimError::InputCount { .. } | SimError::Input { .. } => "SampleError",
+            SimError::InputCount { .. } | SimError::Input { .. } | SimError::State(_) => "SampleError",
             SimError::Graph { .. } | SimError::Layer { .. } => "GraphError",
             SimError::Hazard(_) | SimError::Deadlock { .. } | SimError::Program { .. } | SimError::Output { .. } => {
                 "ProgramError"

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use tpuflow_ir::{Packed, Quant, Source, State, Tensor, TensorId};
 use tpuflow_kernels::Values;
-use tpuflow_simulator::{Interpreter, Keep, Tensors};
+use tpuflow_simulator::{Interpreter, Keep, StateRows, Tensors};
 
 use crate::arrays;
 use crate::error::Failure;
@@ -23,6 +23,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<GraphBuilder>()?;
     module.add_class::<GraphTensor>()?;
     module.add_class::<GraphLayer>()?;
+    module.add_class::<GraphState>()?;
     module.add_class::<Graph>()
 }
 
@@ -222,9 +223,11 @@ impl Graph {
         Ok(made)
     }
 
-    /// The arrays of `inputs`, a dictionary by name or a list in the graph's order.
-    fn extract(&self, inputs: &Bound<'_, PyAny>) -> PyResult<Vec<Values>> {
-        let tensors: Vec<&Tensor> = self.graph.inputs.iter().map(|&id| self.graph.tensor(id)).collect();
+    /// The arrays of `inputs`, a dictionary by name or a list in the graph's order; without `states` those of no state.
+    fn extract(&self, inputs: &Bound<'_, PyAny>, states: bool) -> PyResult<Vec<Values>> {
+        let is_state = |number: usize| self.graph.states.iter().any(|state| state.input as usize == number);
+        let wanted = self.graph.inputs.iter().enumerate().filter(|&(number, _)| states || !is_state(number));
+        let tensors: Vec<&Tensor> = wanted.map(|(_, &id)| self.graph.tensor(id)).collect();
         let arrays: Vec<Bound<'_, PyAny>> = if let Ok(by_name) = inputs.cast::<PyDict>() {
             for name in by_name.keys() {
                 let name: String = name.extract()?;
@@ -254,7 +257,6 @@ impl Graph {
         Ok(extracted)
     }
 
-    /// Tensors of a run by name.
     /// The activations of these names.
     fn activations(&self, names: &[String]) -> Result<Vec<TensorId>, Failure> {
         let mut by_name = HashMap::new();
@@ -268,6 +270,7 @@ impl Graph {
         names.iter().map(id).collect()
     }
 
+    /// Tensors of a run by name.
     fn arrays_of<'py>(&self, py: Python<'py>, tensors: &Tensors) -> PyResult<Bound<'py, PyDict>> {
         let result = PyDict::new(py);
         for (id, values) in tensors.iter() {
@@ -275,6 +278,44 @@ impl Graph {
             result.set_item(&tensor.name, arrays::array(py, &tensor.shape, values)?)?;
         }
         Ok(result)
+    }
+}
+
+/// Rows of the states of some graphs of one network, from run to run.
+#[pyclass(module = "tpuflow._core", frozen)]
+struct GraphState(Mutex<StateRows>);
+
+impl GraphState {
+    fn rows(&self) -> MutexGuard<'_, StateRows> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl GraphState {
+    /// Of as many rows as the longest past of these graphs has, none of them written.
+    #[new]
+    fn new(graphs: Vec<PyRef<'_, Graph>>) -> PyResult<Self> {
+        let rows = StateRows::new(graphs.iter().map(|graph| &*graph.graph)).map_err(Failure::from)?;
+        Ok(Self(Mutex::new(rows)))
+    }
+
+    /// Rows that were written.
+    #[getter]
+    fn rows_written(&self) -> usize {
+        self.rows().count()
+    }
+
+    /// Replaces all rows by the first `count` of the arrays, codes of the longest past, one per state.
+    fn write(&self, arrays: Vec<Bound<'_, PyAny>>, count: usize) -> PyResult<()> {
+        let values = arrays.iter().map(|array| Ok(arrays::values(array, "an array of rows")?.1));
+        let values = values.collect::<PyResult<Vec<_>>>()?;
+        Ok(self.rows().write(values, count).map_err(Failure::from)?)
+    }
+
+    /// Forgets all rows.
+    fn reset(&self) {
+        self.rows().truncate(0);
     }
 }
 
@@ -305,10 +346,11 @@ impl Graph {
         self.graph.tensors.iter().map(made).collect()
     }
 
-    /// Whether rows of some input stay on the device from run to run.
+    /// Inputs whose rows stay on the device from run to run, and the outputs that are appended to them: numbers of tensors.
     #[getter]
-    fn has_state(&self) -> bool {
-        !self.graph.states.is_empty()
+    fn states(&self) -> Vec<(u32, u32)> {
+        let ports = self.graph.states.iter();
+        ports.map(|s| (self.graph.inputs[s.input as usize].0, self.graph.outputs[s.output as usize].0)).collect()
     }
 
     /// The graph of so many independent runs: inputs, layers and outputs run by run, constants once.
@@ -412,13 +454,29 @@ impl Graph {
         all_tensors: bool,
         tensors: Option<Vec<String>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let inputs = self.extract(inputs)?;
+        let inputs = self.extract(inputs, true)?;
         let keep = match tensors {
             _ if all_tensors => Keep::All,
             None => Keep::Outputs,
             Some(names) => Keep::OutputsAnd(self.activations(&names)?),
         };
         let tensors = py.detach(|| Ok::<_, Failure>(self.interpreter()?.run(inputs, keep)?))?;
+        self.arrays_of(py, &tensors)
+    }
+
+    /// Runs the graph behind the first `position` rows of its states, to which it appends: outputs by name, new rows apart.
+    fn step<'py>(
+        &self,
+        py: Python<'py>,
+        inputs: &Bound<'py, PyAny>,
+        state: &GraphState,
+        position: usize,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let inputs = self.extract(inputs, false)?;
+        let tensors = py.detach(|| {
+            let mut rows = state.rows();
+            Ok::<_, Failure>(self.interpreter()?.step(inputs, &mut rows, position)?)
+        })?;
         self.arrays_of(py, &tensors)
     }
 

@@ -50,6 +50,9 @@ pub enum SimError {
         /// Why not.
         reason: LayerError,
     },
+    /// A state that cannot be used.
+    #[error(transparent)]
+    State(StateError),
     /// An instruction breaks a rule of the machine.
     #[error("hazard: {0}")]
     Hazard(Box<Hazard>),
@@ -92,6 +95,27 @@ pub enum LayerError {
     /// An index that is no row of an embedding.
     #[error("index {index} is outside the {rows} rows of \"{table}\"")]
     Index { index: i32, rows: usize, table: String },
+}
+
+/// Why a graph cannot be run with a state.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what every field is")]
+pub enum StateError {
+    /// Graphs without states.
+    #[error("a graph without states keeps no rows")]
+    Absent,
+    /// A state of other rows.
+    #[error("graph \"{graph}\" has other states than these rows are of")]
+    Other { graph: String },
+    /// Rows of another number or type.
+    #[error("rows are written as whole arrays of the longest past, one per state")]
+    Arrays,
+    /// A position the graph does not reach.
+    #[error("position {position} lies beyond the context: the graph takes {last} rows before a run")]
+    Context { position: usize, last: usize },
+    /// A position behind rows that were never written.
+    #[error("position {position} lies behind the {rows} rows of the state")]
+    Position { position: usize, rows: usize },
 }
 
 /// Why a program cannot be run on its machine.

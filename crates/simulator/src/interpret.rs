@@ -12,6 +12,8 @@ mod float;
 mod fuse;
 mod narrow;
 mod prepare;
+mod products;
+mod states;
 mod tensor_pool;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,6 +24,7 @@ use tpuflow_kernels::{Isa, Values, pages, parallel};
 
 use crate::SimError;
 use prepare::Constants;
+pub use states::StateRows;
 use tensor_pool::TensorPool;
 
 /// Which tensors a run returns.
@@ -65,6 +68,8 @@ pub struct Interpreter {
     last_read: Vec<Vec<TensorId>>,
     /// Per layer, the later one that is done together with it.
     successors: Vec<Option<usize>>,
+    /// Per layer, whether its reader does without it.
+    spared: Vec<bool>,
     /// Memory that runs leave behind for later ones, which then find all the memory they need.
     free: Arc<Mutex<Vec<TensorPool>>>,
     /// Runs so far.
@@ -103,7 +108,9 @@ impl Interpreter {
             )
             .map_err(|reason| SimError::Graph { name: graph.name.clone(), reason })?;
         }
-        let layers = graph.layers.iter().map(|layer| prepare::prepare(&graph, layer)).collect::<Result<Vec<_>, _>>()?;
+        let prepared = graph.layers.iter().map(|layer| prepare::prepare(&graph, layer));
+        let mut layers = prepared.collect::<Result<Vec<_>, _>>()?;
+        let spared = products::read_in_place(&graph, &mut layers);
         let mut constants: Vec<Option<Arc<Values>>> = vec![None; graph.tensors.len()];
         let read = graph.layers.iter().zip(&layers).flat_map(|(layer, prepared)| prepare::reads(layer, prepared));
         for id in read.chain(graph.outputs.iter().copied()) {
@@ -113,8 +120,8 @@ impl Interpreter {
                 constants[id.index()] = Some(Arc::new(Values::from_le_bytes(*dtype, bytes)));
             }
         }
-        let (last_read, successors) = (last_reads(&graph), fuse::successors(&graph, &layers));
-        Ok(Self { graph, layers, constants, last_read, successors, free: Arc::default(), runs: Arc::default() })
+        let (last_read, successors) = (last_reads(&graph, &layers), fuse::successors(&graph, &layers));
+        Ok(Self { graph, layers, constants, last_read, successors, spared, free: Arc::default(), runs: Arc::default() })
     }
 
     /// The graph.
@@ -136,7 +143,36 @@ impl Interpreter {
                 expected: graph.inputs.len(),
             });
         }
+        let inputs = inputs.into_iter().map(Arc::new).collect();
         parallel::inside(|| self.run_layers(inputs, keep))
+    }
+
+    /// Runs the graph behind the first `position` rows of its states, which are the inputs that `inputs` lacks, and writes the
+    /// new rows there: those from the position on are replaced.
+    ///
+    /// # Errors
+    /// As [`Interpreter::run`]; [`SimError::State`] for rows of other graphs, and a position beyond the past or the rows.
+    pub fn step(&self, inputs: Vec<Values>, rows: &mut StateRows, position: usize) -> Result<Tensors, SimError> {
+        let graph = &*self.graph;
+        rows.check_position(graph, position)?;
+        let (given, expected) = (inputs.len(), graph.inputs.len() - graph.states.len());
+        if given != expected {
+            return Err(SimError::InputCount { graph: graph.name.clone(), given, expected });
+        }
+        rows.truncate(position);
+        let mut others = inputs.into_iter();
+        let input = |number: usize| {
+            let state = graph.states.iter().position(|state| state.input as usize == number);
+            state.map_or_else(|| others.next().map(Arc::new), |state| Some(rows.past(graph, state)))
+        };
+        let inputs = (0..graph.inputs.len()).filter_map(input).collect();
+        let mut tensors = parallel::inside(|| self.run_layers(inputs, Keep::Outputs))?;
+        for (index, state) in graph.states.iter().enumerate() {
+            if let Some(new) = tensors.values[graph.outputs[state.output as usize].index()].take() {
+                rows.append(index, position, &new);
+            }
+        }
+        Ok(tensors)
     }
 
     /// Runs the layers one by one on given operands: what a layer reads is what is given for a tensor, and only where nothing
@@ -209,23 +245,24 @@ impl Interpreter {
         kept
     }
 
-    fn run_layers(&self, inputs: Vec<Values>, keep: Keep) -> Result<Tensors, SimError> {
+    fn run_layers(&self, inputs: Vec<Arc<Values>>, keep: Keep) -> Result<Tensors, SimError> {
         let graph = &*self.graph;
         let kept = self.kept(keep);
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
         let mut values = self.constants.clone();
         for (&id, input) in graph.inputs.iter().zip(inputs) {
             expect(graph.tensor(id), &input)?;
-            values[id.index()] = Some(Arc::new(input));
+            values[id.index()] = Some(input);
         }
         for (position, (layer, dead)) in graph.layers.iter().zip(&self.last_read).enumerate() {
             let successor = self.successors[position].filter(|_| !kept[layer.output.index()]);
             let successor = successor.map(|successor| &graph.layers[successor]);
             let result = successor.unwrap_or(layer).output.index();
+            let is_spared = self.spared[position] && !kept[layer.output.index()];
             // It may have been done with another one.
-            if let (Some(input), None) = (reshaped(graph, layer), &values[result]) {
+            if let (Some(input), None, false) = (reshaped(graph, layer), &values[result], is_spared) {
                 values[result] = values[input.index()].clone();
-            } else if values[result].is_none() {
+            } else if values[result].is_none() && !is_spared {
                 let output = execute::execute(graph, layer, successor, &self.layers[position], &values, &mut free)
                     .map_err(|reason| SimError::Layer { layer: layer.name.clone(), reason })?;
                 values[result] = Some(Arc::new(output));
@@ -274,10 +311,11 @@ pub fn interpret(graph: &Graph, inputs: Vec<Values>, keep: Keep) -> Result<Tenso
 }
 
 /// Per layer, the activations it is the last to touch.
-fn last_reads(graph: &Graph) -> Vec<Vec<TensorId>> {
+fn last_reads(graph: &Graph, layers: &[Constants]) -> Vec<Vec<TensorId>> {
     let mut last: Vec<Option<usize>> = vec![None; graph.tensors.len()];
-    for (i, layer) in graph.layers.iter().enumerate() {
-        for id in graph.activations(layer).chain([layer.output]) {
+    for (i, (layer, prepared)) in graph.layers.iter().zip(layers).enumerate() {
+        let source = if let Constants::Products(products) = prepared { products.source() } else { None };
+        for id in graph.activations(layer).chain(source).chain([layer.output]) {
             last[id.index()] = Some(i);
         }
     }

@@ -37,7 +37,7 @@ mod values;
 
 pub use error::SimError;
 pub use hazard::{Hazard, Rule};
-pub use interpret::{Interpreter, Keep, Tensors};
+pub use interpret::{Interpreter, Keep, StateRows, Tensors};
 pub use machine::{signals_of, simulate, simulate_again};
 pub use run::{ArrayModel, Options, Run};
 pub use serial::{Serial, Stepper};

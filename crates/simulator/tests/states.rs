@@ -8,7 +8,7 @@ use crate::trial::inputs;
 use tpuflow_ir::{DType, Graph, Machine, Program, State, TensorId};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::{Options as ScheduleOptions, schedule};
-use tpuflow_simulator::{ArrayModel, Interpreter, Keep, Options, Run, Serial, simulate};
+use tpuflow_simulator::{ArrayModel, Interpreter, Keep, Options, Run, Serial, StateRows, simulate};
 
 /// What a decoder's attention computes for `new` tokens behind `past` others, of `heads` heads of `width` channels.
 #[derive(Clone, Copy)]
@@ -193,4 +193,77 @@ fn only_rows_of_one_grid_are_a_state() {
         assert_eq!(broken(change), [format!("state 1 {message}")]);
     }
     assert_eq!(broken(&|graph| graph.outputs.push(graph.outputs[2])), [format!("state 1 {message}")]);
+}
+
+/// Rows up to a position, and zero points behind them.
+fn cut(graph: &Graph, input: usize, rows: &[u8], position: usize) -> Values {
+    let tensor = graph.tensor(graph.inputs[input]);
+    let (size, row) = (tensor.dtype.bytes(), rows.len() / tensor.shape[graph.states[0].axis as usize]);
+    let zero = tensor.zero_point().to_le_bytes();
+    let bytes: Vec<u8> =
+        rows.iter().enumerate().map(|(at, &byte)| if at < position * row { byte } else { zero[at % size] }).collect();
+    Values::from_le_bytes(tensor.dtype, &bytes)
+}
+
+/// Steps at the start, one behind the other, back, at the end where no row is kept, and of a graph with a shorter past.
+#[test]
+fn steps_of_the_interpreter_are_runs_with_the_past_given() {
+    for (new, wide, pixels) in [(1, false, true), (3, false, false), (5, true, true), (1, true, false)] {
+        let shape = Shape { past: 12, new, heads: 3, width: 16, wide, pixels };
+        let graphs = [shape, Shape { past: 7, ..shape }].map(attention);
+        let interpreters = graphs.clone().map(|graph| Interpreter::new(Arc::new(graph)).unwrap());
+        let mut rows = StateRows::new(&graphs).unwrap();
+        // What the state must hold.
+        let mut held: Vec<Vec<u8>> = [1, 2].iter().map(|&input| inputs(&graphs[0], 9)[input].to_le_bytes()).collect();
+        let array =
+            |input: usize, rows: &[u8]| Values::from_le_bytes(graphs[0].tensor(graphs[0].inputs[input]).dtype, rows);
+        for (number, (which, position)) in
+            [(0, 0), (0, new), (1, 2 * new), (0, 1), (1, 0), (0, new), (0, 12), (1, 7)].into_iter().enumerate()
+        {
+            let (graph, interpreter) = (&graphs[which], &interpreters[which]);
+            let past = if which == 0 { 12 } else { 7 };
+            if position > past {
+                continue;
+            }
+            if position > rows.count() {
+                let arrays = held.iter().zip([1, 2]).map(|(rows, input)| array(input, rows)).collect();
+                rows.write(arrays, position).unwrap();
+            }
+            let own = inputs(graph, 50 + number as u64);
+            let pasts = held.iter().zip([1, 2]).map(|(rows, input)| {
+                let row = rows.len() / 12;
+                cut(graph, input, &rows[..past * row], position)
+            });
+            let given = own[..1].iter().cloned().chain(pasts).collect();
+            let expected = interpreter.run(given, Keep::Outputs).unwrap();
+            let found = interpreter.step(own[..1].to_vec(), &mut rows, position).unwrap();
+            assert_eq!(found.get(graph.outputs[0]), expected.get(graph.outputs[0]), "step {number}, {new} new");
+            assert!(found.get(graph.outputs[1]).is_none(), "new rows belong to the state");
+            let kept = new.min(12 - position);
+            assert_eq!(rows.count(), position + kept);
+            for (rows, output) in held.iter_mut().zip([1, 2]) {
+                let (bytes, row) = (expected.get(graph.outputs[output]).unwrap().to_le_bytes(), rows.len() / 12);
+                rows[position * row..][..kept * row].copy_from_slice(&bytes[..kept * row]);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_interpreter_refuses_positions_and_rows_of_other_graphs() {
+    let shape = Shape { past: 12, new: 1, heads: 3, width: 16, wide: false, pixels: true };
+    let graph = attention(shape);
+    let interpreter = Interpreter::new(Arc::new(graph.clone())).unwrap();
+    let mut rows = StateRows::new([&graph]).unwrap();
+    let x = inputs(&graph, 1)[..1].to_vec();
+    let refused = |rows: &mut StateRows, position| interpreter.step(x.clone(), rows, position).unwrap_err().to_string();
+    assert_eq!(refused(&mut rows, 1), "position 1 lies behind the 0 rows of the state");
+    assert_eq!(refused(&mut rows, 13), "position 13 lies beyond the context: the graph takes 12 rows before a run");
+    let mut others = StateRows::new([&attention(Shape { heads: 2, ..shape })]).unwrap();
+    assert_eq!(refused(&mut others, 0), "graph \"net\" has other states than these rows are of");
+    assert!(interpreter.step(vec![], &mut rows, 0).is_err());
+    let wrong = rows.write(vec![Values::I8(vec![0; 5]); 2], 1).unwrap_err().to_string();
+    assert_eq!(wrong, "rows are written as whole arrays of the longest past, one per state");
+    assert_eq!(StateRows::new([]).unwrap_err().to_string(), "a graph without states keeps no rows");
+    assert_eq!(rows.count(), 0);
 }

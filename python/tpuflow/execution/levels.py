@@ -49,6 +49,7 @@ __all__ = [
     "program_level",
     "run_feeds",
     "run_samples",
+    "shared_state",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -137,6 +138,8 @@ class GraphLevel:
         self.graph = graph
         self.name = graph.name
         self.ports = tuple(_port(tensors[index]) for index in graph.inputs)
+        self.input_names = [tensors[index].name for index in graph.inputs]
+        self.states = tuple((tensors[past].name, tensors[new].name) for past, new in graph.states)
         # Tensors that stand for one of the model's; an output always does, by its own name if it has no
         # other. Of several that hold one of the model's, as on another grid for a reader, it is the first.
         of_model = [tensor for tensor in tensors if not tensor.is_constant and tensor.source_json is not None]
@@ -169,11 +172,26 @@ class GraphLevel:
 
     def input_codes(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Codes of the inputs, by the graph's names."""
-        tensors = self.graph.tensors
-        return {
-            tensors[index].name: port.encode(arrays[port.name])
-            for index, port in zip(self.graph.inputs, self.ports, strict=True)
-        }
+        ports = zip(self.input_names, self.ports, strict=True)
+        return {name: port.encode(arrays[port.name]) for name, port in ports}
+
+    def step(self, arrays: Mapping[str, Array], state: _core.GraphState, position: int) -> dict[str, Array]:
+        """Runs behind the first rows of a state, which stays in the interpreter: outputs but the new rows.
+
+        Args:
+            arrays: Every input that is no state.
+            state: Rows of this graph's states; the new ones are written behind the position.
+            position: Rows that come before.
+
+        Raises:
+            SampleError: A position beyond the context or behind the rows there are, or another graph's state.
+        """
+        pasts = {past for past, _ in self.states}
+        ports = [
+            (name, port) for name, port in zip(self.input_names, self.ports, strict=True) if name not in pasts
+        ]
+        codes = {name: port.encode(arrays[port.name]) for name, port in ports}
+        return self.decode(self.graph.step(codes, state, position))
 
     def stored_names(self, names: Collection[str]) -> list[str]:
         """The graph's names of those tensors of the model that it can show."""
@@ -204,6 +222,15 @@ class GraphLevel:
     def shown_codes(self, codes: Mapping[str, Array]) -> dict[str, Array]:
         """As `decode`, but the codes themselves."""
         return {self.shown[name].name: array for name, array in codes.items() if name in self.shown}
+
+
+def shared_state(levels: Sequence[GraphLevel]) -> _core.GraphState:
+    """Rows for the states of graphs of one network, as many as the longest past: none is written yet.
+
+    Raises:
+        SampleError: Graphs without states, or with different ones.
+    """
+    return _core.GraphState([level.graph for level in levels])
 
 
 class ProgramLevel:

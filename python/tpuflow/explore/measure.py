@@ -158,7 +158,7 @@ def _batch(path: Path) -> int:
 def _overlaps(path: Path) -> bool:
     """Whether runs of a network can overlap: the host has no share in them, and no state goes from one on."""
     graph = _graph(path)
-    return not isinstance(graph, Partitioned) and not graph.has_state
+    return not isinstance(graph, Partitioned) and not graph.states
 
 
 def bound_point(machine: Machine | str, workloads: Sequence[Workload], table_name: str) -> Measurement:

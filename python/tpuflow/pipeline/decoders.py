@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tpuflow.calibration import Range
 from tpuflow.errors import SampleError
 from tpuflow.execution.decoder import Decoder, PhaseLevel, phase_feed
+from tpuflow.execution.graph_decoder import graph_decoder
 from tpuflow.execution.levels import FloatLevel, graph_level, program_level
 from tpuflow.execution.simulation import simulate
 from tpuflow.frontend import Phase, caches_of, load, specialize
@@ -240,4 +241,4 @@ def open_decoder(
         if has_states(programs):
             return StatefulDecoder([each for each in programs if not isinstance(each, Partitioned)], ran)
         return Decoder([program_level(program) for program in programs], ran)
-    return Decoder([graph_level(held.graph(name)) for name in held.graphs], ran)
+    return graph_decoder([graph_level(held.graph(name)) for name in held.graphs], ran)

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use tpuflow_ir::op::{Average as FixedAverage, Exponentials};
-use tpuflow_ir::{Arithmetic, DType, Graph, Layer, Op, PadMode, Requant, Tensor, TensorId};
+use tpuflow_ir::{Arithmetic, Graph, Layer, Op, PadMode, Requant, Tensor, TensorId};
 use tpuflow_kernels::elementwise::{self, Binary, Broadcast, PRelu};
-use tpuflow_kernels::epilogue::Epilogue;
-use tpuflow_kernels::linear::{Linear, Matrix};
 use tpuflow_kernels::pool::{self, Average};
 use tpuflow_kernels::softmax::Softmax;
 use tpuflow_kernels::table;
@@ -84,7 +82,9 @@ pub(super) fn execute(
         compute_fused(layer, prepared, (&function, first, value(if first { *b } else { *a })), value, &mut y);
         return Ok(y);
     }
-    if is_movement(&layer.op) {
+    if let Constants::Products(products) = prepared {
+        products.run(tensors, &mut y);
+    } else if is_movement(&layer.op) {
         move_elements(graph, layer, prepared, value, &mut y)?;
     } else {
         compute_codes(graph, layer, prepared, value, &mut y);
@@ -126,10 +126,6 @@ fn compute_codes<'v>(
         }
         (Op::MatMul { a, .. }, Constants::Product(linear)) => {
             codes!(value(*a), a => codes!(y, y => linear::multiply(linear, a, y)));
-        }
-        (Op::MatMul { a, b, .. }, Constants::Dynamic { bias, epilogue }) => {
-            let products = Products { a: tensor(*a), b: tensor(*b), bias, epilogue };
-            codes!(value(*a), xs => codes!(y, y => products.run(xs, value(*b), y)));
         }
         (Op::MaxPool { input, .. }, Constants::Pool(geometry)) => {
             same_codes!(value(*input), y, (x, y) => pool::max_pool(geometry, x, y));
@@ -367,33 +363,4 @@ fn number<Y: Float>(value: f64) -> Y {
 /// Extent of the last axis; rows of nothing have one element.
 fn last(tensor: &Tensor) -> usize {
     tensor.shape.last().copied().unwrap_or(1)
-}
-
-/// Products of two activations, `[.., m, k]` by `[.., k, n]`.
-struct Products<'a> {
-    a: &'a Tensor,
-    b: &'a Tensor,
-    bias: &'a [i64],
-    epilogue: &'a Epilogue,
-}
-
-impl Products<'_> {
-    fn run<X: Element, Y: Element>(&self, a: &[X], b: &Values, y: &mut [Y]) {
-        let [.., k, n] = self.b.shape[..] else { unreachable!("the shape rule admits only matrices") };
-        let m = self.a.shape[self.a.shape.len() - 2];
-        let matrices = b.len() / (k * n).max(1);
-        let rows = if matrices <= 1 { y.len() / n } else { m };
-        for (index, y) in y.chunks_exact_mut(rows * n).enumerate() {
-            let matrix = Matrix {
-                codes: b,
-                start: index * k * n,
-                shape: [k, n],
-                strides: [n, 1],
-                zero_point: self.b.zero_point(),
-            };
-            let wide = self.a.dtype == DType::I16;
-            let linear = Linear::new(&matrix, wide, self.a.zero_point(), self.bias, self.epilogue.clone());
-            linear::multiply(&linear, &a[index * rows * k..][..rows * k], y);
-        }
-    }
 }

@@ -17,6 +17,7 @@ use tpuflow_kernels::table::Lookup;
 
 use super::float;
 use super::narrow::{Narrow, narrow};
+use super::products::Products;
 use crate::SimError;
 use crate::error::LayerError;
 
@@ -29,8 +30,8 @@ pub(super) enum Constants {
     Depthwise { geometry: Geometry, filters: Depthwise },
     /// A product with a constant right operand.
     Product(Linear),
-    /// A product of two activations: the bias and what follows.
-    Dynamic { bias: Vec<i64>, epilogue: epilogue::Epilogue },
+    /// Products of two activations.
+    Products(Products),
     /// A pooling window.
     Pool(Geometry),
     /// A binary operator.
@@ -168,6 +169,7 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Constants, SimErro
             Convolution { geometry: geometry(*input, *window), x, w, groups, bias, epilogue }.choose_kernel()
         }
         Op::MatMul { a, b, bias, epilogue: Arithmetic::Fixed(out) } => {
+            let ids = [*a, *b];
             let (a, b) = (tensor(*a), tensor(*b));
             let [.., k, n] = b.shape[..] else { unreachable!("the shape rule admits only matrices") };
             let mut bias = bias.map_or_else(Vec::new, |id| tensor(id).integers());
@@ -177,7 +179,7 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Constants, SimErro
                     Matrix { codes: &values(b), start: 0, shape: [k, n], strides: [n, 1], zero_point: b.zero_point() };
                 Constants::Product(Linear::new(&matrix, a.dtype == DType::I16, a.zero_point(), &bias, out))
             } else {
-                Constants::Dynamic { bias, epilogue: out }
+                Constants::Products(Products::new(graph, ids, bias, out))
             }
         }
         Op::MaxPool { input, window } => Constants::Pool(geometry(*input, *window)),

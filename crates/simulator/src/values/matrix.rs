@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use tpuflow_ir::isa::{ChannelParameters, Matrix, MatrixDescriptor};
 use tpuflow_ir::{DType, DescriptorId, Image, LayerId, Machine, Space, timing};
 use tpuflow_kernels::conv::{Conv, Geometry};
-use tpuflow_kernels::gemm::unpacked::add_products;
+use tpuflow_kernels::gemm::unpacked::{FEW, Unpacked, add_products};
 use tpuflow_kernels::linear::{self, Epilogue, Linear};
 use tpuflow_kernels::{Element, Values};
 
@@ -62,9 +62,6 @@ pub(super) struct PackedTile {
 
 /// The key of a tile: layer, descriptor, places of weights and parameters, first column and columns.
 pub(super) type Place = (LayerId, DescriptorId, u64, u32, u32, u32);
-
-/// Pixels up to which weights that are no copy of constants are not packed.
-const FEW: u32 = 4;
 
 /// Bytes of weights whose tiles are kept; a tile takes about three times its weights.
 const KEPT: usize = 64 << 20;
@@ -240,7 +237,7 @@ impl Memories {
     ) -> Result<bool, Fault> {
         let is_narrow = m.input.dtype == DType::I8 && d.weight_dtype == DType::I8;
         let is_whole = is_plain(&d.window) && channels.len() == d.group_in as usize;
-        if m.pixels > FEW || !is_narrow || !is_whole || self.origin(m, d).is_some() {
+        if m.pixels as usize > FEW || !is_narrow || !is_whole || self.origin(m, d).is_some() {
             return Ok(false);
         }
         let (Ok(weight_zero), columns, k) = (i8::try_from(d.weight_zero), m.columns as usize, channels.len()) else {
@@ -263,10 +260,11 @@ impl Memories {
         *X::gathered_rows(&mut self.buffers) = rows;
         let mut sums = vec![0; m.pixels as usize * columns];
         let bytes = self.weight_bytes(m, k, columns)?;
-        let Some(weights) = <i8 as Load>::of_bytes(DType::I8, &bytes) else { return Ok(false) };
-        add_products(&inputs, weights, [k, columns], weight_zero, &mut sums);
+        let Some(codes) = <i8 as Load>::of_bytes(DType::I8, &bytes) else { return Ok(false) };
+        let weights = Unpacked { codes, shape: [k, columns], strides: [columns, 1], zero_point: weight_zero };
+        add_products(&inputs, &weights, &mut sums);
         for (sums, results) in sums.chunks_exact(columns).zip(results.chunks_exact_mut(columns)) {
-            epilogue.apply(sums.iter().zip(&bias).map(|(&sum, bias)| i64::from(sum) + bias), results);
+            epilogue.apply(sums.iter().zip(&bias).map(|(&sum, bias)| sum + bias), results);
         }
         Ok(true)
     }
