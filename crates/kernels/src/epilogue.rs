@@ -168,7 +168,7 @@ impl Epilogue {
     }
 
     /// As [`Self::narrow`], of the columns from `first` on.
-    fn part<Y: Element>(&self, first: usize, products: &[i32], offsets: Offsets<'_, i32>, y: &mut [Y]) {
+    pub(crate) fn part<Y: Element>(&self, first: usize, products: &[i32], offsets: Offsets<'_, i32>, y: &mut [Y]) {
         let sums = products.iter().zip(offsets.columns);
         let sums = sums.map(|(p, o)| i64::from(p.wrapping_add(*o).wrapping_add(offsets.row)));
         match (self.isa.lanes(), &self.table) {

@@ -15,6 +15,7 @@ use std::ops::Range;
 use crate::buffers::{block_rows, buffer};
 pub use crate::epilogue::Epilogue;
 use crate::epilogue::{Columns, Offsets, Order};
+use crate::gemm::nibbles::Nibbles;
 use crate::gemm::tiles::{RowLayout, Tiles, WIDTH};
 use crate::gemm::{PackedI8, PackedI16};
 use crate::pages::Addresses;
@@ -38,6 +39,8 @@ pub struct Linear {
 #[derive(Clone, Debug)]
 enum Product {
     Narrow(PackedI8, Vec<i32>),
+    /// The same of weights of 4 bits.
+    Nibbles(Nibbles, Vec<i32>),
     /// Sums become codes tile by tile.
     Tiled(PackedI8, Columns),
     Wide(PackedI16, Vec<i64>),
@@ -69,6 +72,7 @@ impl Linear {
     pub fn memory(&self) -> Addresses {
         match &self.product {
             Product::Narrow(packed, _) | Product::Tiled(packed, _) => packed.memory(),
+            Product::Nibbles(packed, _) => packed.memory(),
             Product::Wide(packed, _) => packed.memory(),
         }
     }
@@ -123,11 +127,27 @@ impl Linear {
         Self { product, zero_w: w.zero_point, epilogue }
     }
 
+    /// As [`Self::new`], of int8 weights without a zero point that are codes of 4 bits, for products of few rows.
+    ///
+    /// # Panics
+    /// When `bias` has another length.
+    #[must_use]
+    pub fn of_nibbles(packed: Nibbles, zero_x: i32, bias: &[i64], epilogue: Epilogue) -> Self {
+        assert!(bias.is_empty() || bias.len() == packed.n(), "one bias per column");
+        let offset = |(j, &sum): (usize, &i32)| {
+            // Wraps where the terms do; see the module's text.
+            (bias.get(j).copied().unwrap_or(0) - i64::from(zero_x) * i64::from(sum)) as i32
+        };
+        let offsets = packed.column_sums().iter().enumerate().map(offset).collect();
+        Self { product: Product::Nibbles(packed, offsets), zero_w: 0, epilogue }
+    }
+
     /// Columns of the result.
     #[must_use]
     pub fn n(&self) -> usize {
         match &self.product {
             Product::Narrow(packed, _) | Product::Tiled(packed, _) => packed.n(),
+            Product::Nibbles(packed, _) => packed.n(),
             Product::Wide(packed, _) => packed.n(),
         }
     }
@@ -137,6 +157,7 @@ impl Linear {
     pub fn k(&self) -> usize {
         match &self.product {
             Product::Narrow(packed, _) | Product::Tiled(packed, _) => packed.k(),
+            Product::Nibbles(packed, _) => packed.k(),
             Product::Wide(packed, _) => packed.k(),
         }
     }
@@ -150,14 +171,18 @@ impl Linear {
     /// Blocks of columns that can be computed on their own.
     #[must_use]
     pub fn blocks(&self) -> usize {
-        if let Product::Tiled(packed, _) = &self.product { packed.tiles().map_or(1, Tiles::blocks) } else { 1 }
+        match &self.product {
+            Product::Tiled(packed, _) => packed.tiles().map_or(1, Tiles::blocks),
+            Product::Nibbles(packed, _) => packed.blocks(),
+            Product::Narrow(..) | Product::Wide(..) => 1,
+        }
     }
 
     /// Bytes that are written for every column of a row: sums, where they are not codes before they leave the nearest cache.
     pub(crate) fn column_bytes(&self) -> usize {
         match &self.product {
             Product::Tiled(..) => size_of::<i8>(),
-            Product::Narrow(..) | Product::Wide(..) => size_of::<i32>(),
+            Product::Narrow(..) | Product::Nibbles(..) | Product::Wide(..) => size_of::<i32>(),
         }
     }
 
@@ -227,6 +252,14 @@ impl Linear {
                     let offsets = Offsets { row: of_row(i) as i32, columns };
                     self.epilogue.narrow(products, offsets, &mut y[..n]);
                 }
+            }
+            Product::Nibbles(packed, offsets) => {
+                let a = X::as_bytes(a).expect("rows and packed operand have the same width");
+                packed.multiply(a, blocks, |row, block, sums| {
+                    let columns = block * WIDTH..block * WIDTH + sums.len();
+                    let offsets = Offsets { row: 0, columns: &offsets[columns.clone()] };
+                    self.epilogue.part(columns.start, sums, offsets, &mut y[row * stride..][columns]);
+                });
             }
             Product::Tiled(packed, columns) => {
                 let tiles = packed.tiles().expect("tiles were found when it was packed");
@@ -308,7 +341,7 @@ mod tests {
     use crate::Isa;
     use crate::requant::reference::requantize;
     use crate::table::Lookup;
-    use tpuflow_ir::Requant;
+    use tpuflow_ir::{Packed, Requant};
 
     /// Products by their definition, on pools of 1, 2 and 3 threads; where there are tiles, more than one thread share columns.
     fn check<Y: Element>(n: usize, zero_w: i32, lo: i32, hi: i32) {
@@ -353,6 +386,48 @@ mod tests {
             for zero_w in [0, -5, 11] {
                 check::<i8>(n, zero_w, -128, 127);
                 check::<i16>(n, zero_w, -32768, 32767);
+            }
+        }
+    }
+
+    /// Weights of 4 bits give the codes of the int8 weights they stand for, by any number of threads.
+    #[test]
+    fn nibbles_give_the_codes_of_their_elements() {
+        let (m, zero_x) = (4, -9);
+        let byte = |i: usize| ((i as u32).wrapping_mul(2_654_435_761) >> 13) as u8;
+        for ([k, n], has_zero_points) in
+            [([40usize, 65usize], false), ([64, 129], true), ([100, 3], true), ([32, 200], false)]
+        {
+            let cells = k.div_ceil(32) * n;
+            let bytes = |count: usize, mask: u8| (0..count).map(|i| byte(i + count) & mask).collect::<Vec<u8>>().into();
+            let packed = Packed {
+                block: 32,
+                has_zero_points,
+                codes: bytes((k * n).div_ceil(2), 255),
+                scales: bytes(cells, 255),
+                zero_points: bytes(if has_zero_points { cells } else { 0 }, 15),
+            };
+            let a: Vec<i8> = (0..m * k).map(|i| byte(i).cast_signed()).collect();
+            let bias: Vec<i64> = (0..n as i64).map(|j| j * 1000 - 30_000).collect();
+            let multiplier: Vec<i32> = (0..n as i32).map(|j| 77 + 31 * j).collect();
+            let requant = Requant { multiplier, shift: vec![13; n], zero_point: 3, lo: -128, hi: 127 };
+            let elements = Values::I8(packed.expand(&[k, n]).into_iter().map(u8::cast_signed).collect());
+            let matrix = Matrix { codes: &elements, start: 0, shape: [k, n], strides: [n, 1], zero_point: 0 };
+            let expected = {
+                let epilogue = Epilogue::with(Isa::Reference, requant.clone(), None);
+                let mut y = vec![0i8; m * n];
+                multiply(&Linear::new(&matrix, false, zero_x, &bias, epilogue), &a, &mut y);
+                y
+            };
+            for isa in Isa::variants() {
+                let epilogue = Epilogue::with(isa, requant.clone(), None);
+                let linear = Linear::of_nibbles(Nibbles::new(isa, &packed, [k, n]), zero_x, &bias, epilogue);
+                for threads in 1..=3 {
+                    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+                    let mut y = vec![0i8; m * n];
+                    pool.install(|| multiply(&linear, &a, &mut y));
+                    assert_eq!(y, expected, "{} on {threads} threads, {k} by {n}", isa.name());
+                }
             }
         }
     }

@@ -15,6 +15,7 @@
 //! | `avxvnni`, `avx512vnni`, `amx` | [`tiles`] | as `avx2`, or the same with dot products of 512 bits |
 //! | `neon` | [`tiles`] | the reference |
 
+pub mod nibbles;
 pub mod panels;
 pub mod reference;
 pub mod tiles;

@@ -8,6 +8,8 @@ use tpuflow_kernels::conv::{Conv, Geometry};
 use tpuflow_kernels::depthwise::Depthwise;
 use tpuflow_kernels::elementwise::Broadcast;
 use tpuflow_kernels::epilogue;
+use tpuflow_kernels::gemm::nibbles::Nibbles;
+use tpuflow_kernels::gemm::unpacked::FEW;
 use tpuflow_kernels::linear::{Linear, Matrix};
 use tpuflow_kernels::normalize::LayerNorm;
 use tpuflow_kernels::pages::Addresses;
@@ -99,6 +101,18 @@ fn epilogue(graph: &Graph, epilogue: &Epilogue, bias: &mut [i64]) -> epilogue::E
     epilogue::Epilogue::new(epilogue.requant.clone(), table).with_first_shift(epilogue.first_shift, bias)
 }
 
+/// A product of rows `a` and a constant `b`.
+fn linear([a, b]: [&Tensor; 2], bias: &[i64], out: epilogue::Epilogue) -> Linear {
+    let [k, n] = b.shape[..] else { unreachable!("the caller has looked") };
+    let is_few = a.dtype == DType::I8 && b.zero_point() == 0 && (1..=FEW * k).contains(&a.elements());
+    if let Some(packed) = b.packed.as_ref().filter(|_| is_few && Nibbles::has_kernel(out.isa())) {
+        return Linear::of_nibbles(Nibbles::new(out.isa(), packed, [k, n]), a.zero_point(), bias, out);
+    }
+    let (codes, zero_point) = (&values(b), b.zero_point());
+    let matrix = Matrix { codes, start: 0, shape: [k, n], strides: [n, 1], zero_point };
+    Linear::new(&matrix, a.dtype == DType::I16, a.zero_point(), bias, out)
+}
+
 /// A convolution as its kernel takes it.
 struct Convolution<'a> {
     geometry: Geometry,
@@ -171,16 +185,12 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Constants, SimErro
         Op::MatMul { a, b, bias, epilogue: Arithmetic::Fixed(out) } => {
             let ids = [*a, *b];
             let (a, b) = (tensor(*a), tensor(*b));
-            let [.., k, n] = b.shape[..] else { unreachable!("the shape rule admits only matrices") };
             let mut bias = bias.map_or_else(Vec::new, |id| tensor(id).integers());
             let out = epilogue(graph, out, &mut bias);
-            if b.constant.is_some() && b.shape.len() == 2 {
-                let matrix =
-                    Matrix { codes: &values(b), start: 0, shape: [k, n], strides: [n, 1], zero_point: b.zero_point() };
-                Constants::Product(Linear::new(&matrix, a.dtype == DType::I16, a.zero_point(), &bias, out))
-            } else {
-                Constants::Products(Products::new(graph, ids, bias, out))
+            if b.constant.is_none() || b.shape.len() != 2 {
+                return Ok(Constants::Products(Products::new(graph, ids, bias, out)));
             }
+            Constants::Product(linear([a, b], &bias, out))
         }
         Op::MaxPool { input, window } => Constants::Pool(geometry(*input, *window)),
         Op::AveragePool { input, window, count_include_pad, beyond, average: Arithmetic::Fixed(fixed) } => {
