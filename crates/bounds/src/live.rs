@@ -134,10 +134,8 @@ fn operands(graph: &Graph, layer: &Layer, result: &Elements) -> Vec<(TensorId, E
         | Op::Quantize { input, .. }
         | Op::Dequantize { input, .. }
         | Op::PRelu { input, .. } => vec![(*input, result.clone())],
-        Op::Binary { a, b, .. } => [*a, *b].map(|t| (t, broadcast(graph, [t, layer.output], output, result))).into(),
-        Op::Select { condition, a, b } => {
-            [*condition, *a, *b].map(|t| (t, broadcast(graph, [t, layer.output], output, result))).into()
-        }
+        Op::Binary { a, b, .. } => [*a, *b].map(|t| (t, broadcast(graph, t, output, result))).into(),
+        Op::Select { condition, a, b } => [*condition, *a, *b].map(|t| (t, broadcast(graph, t, output, result))).into(),
         Op::Softmax { input, .. } | Op::LayerNorm { input, .. } => {
             let row = output.last().copied().unwrap_or(1);
             vec![(*input, rows(graph, *input, row, row, result))]
@@ -177,7 +175,7 @@ fn copied_operand(graph: &Graph, layer: &Layer, input: TensorId, output: &[usize
             if all && is_permutation(dims, strides, *offset, graph.tensor(input).elements()) {
                 return Elements::All;
             }
-            copied_elements(graph, tensors, result, |element| Some(view_source(element, dims, strides, *offset)))
+            walked_elements(graph, input, result, (dims, strides, *offset))
         }
         Op::Gather { axis, indices, .. } => {
             let inner: usize = own[*axis as usize + 1..].iter().product();
@@ -264,6 +262,35 @@ fn copied_elements(
     normalized(Elements::Some(there))
 }
 
+/// As [`copied_elements`], where the elements of the result are those that loops (extents, strides, offset) come past in turn.
+fn walked_elements(
+    graph: &Graph,
+    operand: TensorId,
+    result: &Elements,
+    (dims, strides, offset): (&[u32], &[i64], i64),
+) -> Elements {
+    let mut there = vec![false; graph.tensor(operand).elements()];
+    let (inner, outer) = dims.split_last().map_or((1, dims), |(&inner, outer)| (inner as usize, outer));
+    let step = strides.get(outer.len()).copied().unwrap_or(0);
+    let rows = outer.iter().map(|&extent| extent as usize).product::<usize>();
+    let (mut index, mut start) = (vec![0u32; outer.len()], offset);
+    for row in 0..rows {
+        for at in (0..inner).filter(|at| result.has(row * inner + at)) {
+            there[(start + at as i64 * step) as usize] = true;
+        }
+        for axis in (0..outer.len()).rev() {
+            index[axis] += 1;
+            start += strides[axis];
+            if index[axis] < outer[axis] {
+                break;
+            }
+            start -= i64::from(outer[axis]) * strides[axis];
+            index[axis] = 0;
+        }
+    }
+    normalized(Elements::Some(there))
+}
+
 fn view_source(mut element: usize, dims: &[u32], strides: &[i64], offset: i64) -> usize {
     let mut source = offset;
     for (&extent, &stride) in dims.iter().zip(strides).rev() {
@@ -321,10 +348,10 @@ fn broadcast_strides(own: &[usize], whole: &[usize]) -> Vec<i64> {
 }
 
 /// Elements of an operand that is broadcast to a result of the shape `whole`.
-fn broadcast(graph: &Graph, [operand, output]: [TensorId; 2], whole: &[usize], result: &Elements) -> Elements {
+fn broadcast(graph: &Graph, operand: TensorId, whole: &[usize], result: &Elements) -> Elements {
     let strides = broadcast_strides(&graph.tensor(operand).shape, whole);
     let dims: Vec<u32> = whole.iter().map(|&extent| extent as u32).collect();
-    copied_elements(graph, [operand, output], result, |element| Some(view_source(element, &dims, &strides, 0)))
+    walked_elements(graph, operand, result, (&dims, &strides, 0))
 }
 
 /// Pixels under the windows of needed pixels: of pooling and depthwise convolutions channel by channel, else with the channels of
