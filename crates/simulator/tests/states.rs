@@ -144,6 +144,25 @@ fn a_small_cache_loads_pieces_of_the_past() {
     }
 }
 
+/// As many new rows as past ones: those of the past are loaded to their place before the new ones, also to DDR where the cache is
+/// too small.
+#[test]
+fn a_past_is_loaded_in_front_of_the_new_rows() {
+    for (past, new, width, wide) in [(16, 16, 32, false), (8, 24, 64, false), (12, 12, 16, false), (8, 8, 32, true)] {
+        let graph = attention(Shape { past, new, heads: 2, width, wide, pixels: true });
+        for machine in
+            [tiny(64), tiny(16), Machine::preset("64x64_edge").unwrap(), Machine::preset("128x128_asic").unwrap()]
+        {
+            for level in [1, 5] {
+                let program = compiled(&graph, &machine, level);
+                for position in [0, 1, past / 2, past] {
+                    run_at(&graph, &program, position);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn registers_and_channels_make_no_difference() {
     let graph = attention(Shape { past: 9, new: 1, heads: 2, width: 32, wide: false, pixels: true });

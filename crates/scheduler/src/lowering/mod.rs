@@ -112,7 +112,7 @@ impl<'a> Lowering<'a> {
         (self.index, self.layer, self.free) = (index, step.layer, free);
         if !self.context.placement.is_free(index) {
             for tensor in self.context.network.streams(&step.op) {
-                self.fetch_input(tensor);
+                self.fetch_input(tensor)?;
             }
             self.operator(&step.op, step.output)?;
         }

@@ -7,11 +7,12 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 use tpuflow_ir::isa::{FloatFunction, FloatOutput, Scaling, Vector, VectorOp};
-use tpuflow_ir::{Descriptor, Op, PadMode, Space, TensorId, View, Work, timing};
+use tpuflow_ir::{Descriptor, Op, PadMode, Requant, Space, TensorId, View, Work, timing};
 
 use super::pool::channels_of;
 use super::vector::narrowed;
-use super::{Lowering, Shortage, scaling, slice_rows, slices, staged_bytes};
+use super::{Lowering, Shortage, refine, scaling, slice_rows, slices, staged_bytes};
+use crate::network::placement::natural;
 use crate::virtual_program::Memory;
 
 /// One loop: extent, step in the input, step in the output.
@@ -110,42 +111,7 @@ impl Lowering<'_> {
                 self.parts(&to, alone, None, vec![part])
             }
             Op::Concat { inputs, axis, requants } => {
-                let (axis, out) = (*axis as usize, shape(output));
-                let total: usize = out[axis..].iter().product();
-                let by_channels = axis + 1 == out.len();
-                let blocks = if by_channels { self.blocks(output, &to) } else { None };
-                let (mut joint, mut before) = (Vec::new(), 0usize);
-                for (&input, requant) in inputs.iter().zip(requants) {
-                    let chunk: usize = shape(input)[axis..].iter().product();
-                    let outer: usize = out[..axis].iter().product();
-                    let start = before;
-                    before += chunk;
-                    if self.context.placement.in_place(input, output) || chunk == 0 {
-                        continue;
-                    }
-                    let rescale = requant.as_ref().map(|r| (network.tensor(input).zero_point(), scaling(r)));
-                    let part = |from: usize, count: usize, step: usize, to: usize| Part {
-                        input,
-                        loops: vec![(outer as u32, chunk as i64, step as i64), (count as u32, 1, 1)],
-                        from: from as i64,
-                        to: to as i64,
-                        rescale,
-                    };
-                    if by_channels {
-                        // The operand's channels alone: other channels of the same pixels may be written elsewhere.
-                        let places: Vec<View> = match &blocks {
-                            Some(blocks) => blocks.iter().filter_map(|block| shared(block, start, chunk)).collect(),
-                            None => vec![channels_of(&to, start as u32, chunk as u32)],
-                        };
-                        for place in places {
-                            let (first, count) = ((place.origin[1] - to.origin[1]) as usize, place.channels as usize);
-                            self.parts(&place, false, None, vec![part(first - start, count, count, 0)])?;
-                        }
-                    } else {
-                        joint.push(part(0, chunk, total, start));
-                    }
-                }
-                if joint.is_empty() { Ok(()) } else { self.parts(&to, alone, None, joint) }
+                self.concatenation((inputs, *axis as usize, requants), output, &to, alone)
             }
             Op::Pad { input, before, after, mode } => {
                 let parts = padding(*input, shape(*input), before, after, mode);
@@ -171,6 +137,70 @@ impl Lowering<'_> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Copies the operands of a concatenation that are not made in place to `to`.
+    fn concatenation(
+        &mut self,
+        (inputs, axis, requants): (&[TensorId], usize, &[Option<Requant>]),
+        output: TensorId,
+        to: &View,
+        alone: bool,
+    ) -> Result<(), Shortage> {
+        let network = &self.context.network;
+        let shape = |tensor: TensorId| &network.tensor(tensor).shape;
+        let out = shape(output);
+        let total: usize = out[axis..].iter().product();
+        let by_channels = axis + 1 == out.len();
+        let (whole, word) = (self.operand(output), self.context.machine.word());
+        let blocks = if by_channels { self.blocks(output, to) } else { None };
+        let (mut joint, mut before) = (Vec::new(), 0usize);
+        for (&input, requant) in inputs.iter().zip(requants) {
+            let chunk: usize = shape(input)[axis..].iter().product();
+            let outer: usize = out[..axis].iter().product();
+            let start = before;
+            before += chunk;
+            if self.context.placement.in_place(input, output) || chunk == 0 {
+                continue;
+            }
+            let rescale = requant.as_ref().map(|r| (network.tensor(input).zero_point(), scaling(r)));
+            let part = |from: usize, count: usize, step: usize, to: usize| Part {
+                input,
+                loops: vec![(outer as u32, chunk as i64, step as i64), (count as u32, 1, 1)],
+                from: from as i64,
+                to: to as i64,
+                rescale,
+            };
+            if by_channels {
+                // The operand's channels alone: other channels of the same pixels may be written elsewhere.
+                let places: Vec<View> = match &blocks {
+                    Some(blocks) => blocks.iter().filter_map(|block| shared(block, start, chunk)).collect(),
+                    None => vec![channels_of(to, start as u32, chunk as u32)],
+                };
+                for place in places {
+                    let (first, count) = ((place.origin[1] - to.origin[1]) as usize, place.channels as usize);
+                    self.parts(&place, false, None, vec![part(first - start, count, count, 0)])?;
+                }
+            } else if inputs.iter().any(|&t| self.context.placement.in_place(t, output)) {
+                // Its rows alone: the others are written elsewhere.
+                let own = natural(network, input, word);
+                let first = (start / to.channels as usize) as u32;
+                let address = whole.pixel_address(first / whole.width, first % whole.width, word);
+                let mut place = [View {
+                    space: whole.space,
+                    address: address - u64::from(whole.channel_offset),
+                    pixel_bytes: whole.pixel_bytes,
+                    channel_offset: whole.channel_offset,
+                    origin: [whole.origin[0] + first, whole.origin[1]],
+                    ..own
+                }];
+                refine(&mut place, word);
+                self.parts(&place[0], alone, None, vec![part(0, chunk, chunk, 0)])?;
+            } else {
+                joint.push(part(0, chunk, total, start));
+            }
+        }
+        if joint.is_empty() { Ok(()) } else { self.parts(to, alone, None, joint) }
     }
 
     /// A gather whose picks lie too far apart to be present together: one copy per run of neighbouring indices.

@@ -8,28 +8,39 @@ use std::ops::Range;
 use tpuflow_ir::isa::Direction;
 use tpuflow_ir::{Space, TensorId, View, timing};
 
-use super::{Lowering, Shortage, TensorSpace, refine, slice_rows, staged_bytes};
+use super::{Lowering, Shortage, TensorSpace, refine, slice_rows, slices, staged_bytes};
 use crate::network::placement::natural;
 use crate::virtual_program::{Content, Memory};
 
 impl Lowering<'_> {
-    /// Brings a network input that lives in the cache there, once.
-    pub(super) fn fetch_input(&mut self, tensor: TensorId) {
-        let root = self.context.placement.of(tensor).root;
-        if !self.context.graph.inputs.contains(&root)
-            || self.memory_space(root) == TensorSpace::Ddr
-            || self.cached.contains_key(&root)
-        {
-            return;
+    /// Brings a network input that lives in the cache there, once; one that belongs into a concatenation to its place there.
+    pub(super) fn fetch_input(&mut self, tensor: TensorId) -> Result<(), Shortage> {
+        let (inputs, root) = (&self.context.graph.inputs, self.context.placement.of(tensor).root);
+        let input = if inputs.contains(&tensor) { tensor } else { root };
+        let is_there = self.memory_space(root) == TensorSpace::Ddr || self.cached.contains_key(&root);
+        if !inputs.contains(&input) || input == root && is_there {
+            return Ok(());
         }
         let word = self.context.machine.word();
-        let (cached, external) = (self.cache_buffer(root), self.external_buffer(root));
-        let view = natural(&self.context.network, root, word);
-        let local = View { address: cached.at(0), ..view };
-        let ddr = View { address: external.at(0), space: Space::Ddr(0), ..view };
-        for rows in self.arrivals(&view) {
-            self.code.copy_rows(self.layer, Direction::Load, &ddr, &local, rows, true, word);
+        let view = natural(&self.context.network, input, word);
+        let mut ddr = View { address: self.external_buffer(input).at(0), space: Space::Ddr(0), ..view };
+        let mut to = self.operand(input);
+        if to.space == Space::Cache {
+            for rows in self.arrivals(&view) {
+                self.code.copy_rows(self.layer, Direction::Load, &ddr, &to, rows, true, word);
+            }
+            return Ok(());
         }
+        let mut views = [ddr, to];
+        refine(&mut views, word);
+        [ddr, to] = views;
+        let need = |rows: Range<u32>| staged_bytes(&ddr, rows, word);
+        let height = slice_rows(0..ddr.rows, self.free, need).ok_or(Shortage(Memory::Cache))?;
+        for rows in slices(0..ddr.rows, height) {
+            let staged = self.stage_in(&ddr, rows.clone());
+            self.code.copy_rows(self.layer, Direction::Store, &to, &staged, rows, true, word);
+        }
+        Ok(())
     }
 
     /// Stores a network output where its port can show it: in a buffer of its own unless it lives in one.
@@ -38,7 +49,7 @@ impl Lowering<'_> {
         if !wanted || self.results.contains_key(&tensor) || self.is_in_place(tensor) {
             return Ok(());
         }
-        self.fetch_input(tensor);
+        self.fetch_input(tensor)?;
         let word = self.context.machine.word();
         let mut views = [self.operand(tensor), self.result_view(tensor)];
         if self.options.mode.paired() && views[0].space == Space::Cache {
@@ -95,9 +106,7 @@ impl Lowering<'_> {
         let word = machine.word();
         let padded = natural(&self.context.network, tensor, word);
         let tight = padded.without_padding();
-        let graph = self.context.graph;
-        let is_state = graph.states.iter().any(|state| graph.outputs[state.output as usize] == tensor);
-        if is_state || machine.ddr.interleave_bytes > 0 || padded.pixel_bytes == tight.pixel_bytes {
+        if self.is_new_rows(tensor) || machine.ddr.interleave_bytes > 0 || padded.pixel_bytes == tight.pixel_bytes {
             return padded;
         }
         let pages = |view: &View| view.bytes(word).div_ceil(machine.page_bytes()) * machine.page_miss();
@@ -110,9 +119,18 @@ impl Lowering<'_> {
         if cycles + start.max(usual / 20) < usual { tight } else { padded }
     }
 
+    /// Whether a tensor is the output of a state, which lies behind the rows of the past.
+    fn is_new_rows(&self, tensor: TensorId) -> bool {
+        let graph = self.context.graph;
+        graph.states.iter().any(|state| graph.outputs[state.output as usize] == tensor)
+    }
+
     /// Whether a port can show the tensor where it lives in DDR.
     fn is_in_place(&self, tensor: TensorId) -> bool {
         let place = self.context.placement.of(tensor);
+        if place.root != tensor && self.is_new_rows(tensor) {
+            return false;
+        }
         let word = self.context.machine.word();
         let external =
             self.memory_space(place.root) == TensorSpace::Ddr || self.context.graph.inputs.contains(&place.root);
@@ -126,6 +144,11 @@ impl Lowering<'_> {
     pub fn port(&mut self, tensor: TensorId) -> View {
         if self.results.contains_key(&tensor) {
             return self.result_view(tensor);
+        }
+        if self.context.graph.inputs.contains(&tensor) {
+            let buffer = self.external_buffer(tensor);
+            let view = natural(&self.context.network, tensor, self.context.machine.word());
+            return View { address: buffer.at(0), space: Space::Ddr(0), ..view };
         }
         let root = self.context.placement.of(tensor).root;
         let buffer = self.external_buffer(root);

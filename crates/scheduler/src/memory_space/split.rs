@@ -13,13 +13,13 @@
 //! What the pooling unit's windows see of the rows before a piece is copied there, where that is little beside the piece: the
 //! array would hold it up at the bank else. What is read as a whole stays so.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use smallvec::SmallVec;
 use tpuflow_ir::access::{Stretch, accesses};
 use tpuflow_ir::isa::{Vector, VectorOp};
-use tpuflow_ir::{Descriptor, Machine, Space, View, Work};
+use tpuflow_ir::{Descriptor, InstructionId, Machine, Space, View, Work};
 
 use crate::virtual_program::addresses::{lifetimes, resolve};
 use crate::virtual_program::dependence::side_by_side;
@@ -63,33 +63,38 @@ impl SubBuffer {
     }
 }
 
-/// Whether what is computed never takes more than half of the cache: pieces lie in many banks, and a cache that is nearly full
-/// has better use for stretches without holes.
-pub(crate) fn has_room(code: &VirtualProgram, machine: &Machine) -> bool {
-    let loaded: BTreeSet<BufferId> =
-        code.instructions.iter().filter_map(|virtual_instruction| Some(virtual_instruction.load()?.0)).collect();
+/// By buffer, whether what is computed takes no more than half of the cache while it is in use: pieces lie in many banks, and a
+/// cache that is nearly full has better use for stretches without holes.
+pub(crate) fn with_space(code: &VirtualProgram, machine: &Machine) -> Vec<bool> {
+    let loaded = code.loaded_alone();
     let live_ranges = lifetimes(code);
-    let mut changes: Vec<(u32, i64)> = Vec::new();
-    for ((buffer, life), id) in code.buffers.iter().zip(live_ranges).zip((0..).map(BufferId)) {
-        if let (Some((first, last)), Memory::Cache, false) = (life, buffer.memory, loaded.contains(&id)) {
-            changes.extend([(first.0, buffer.bytes as i64), (last.0 + 1, -(buffer.bytes as i64))]);
+    let mut changes = vec![0i64; code.instructions.len() + 1];
+    for ((buffer, life), id) in code.buffers.iter().zip(&live_ranges).zip((0..).map(BufferId)) {
+        if let (Some((first, last)), Memory::Cache, false) = (life, buffer.memory, loaded[id.index()]) {
+            changes[first.0 as usize] += buffer.bytes as i64;
+            changes[last.0 as usize + 1] -= buffer.bytes as i64;
         }
     }
-    changes.sort_unstable();
-    let mut bytes = 0;
-    let most = changes.iter().map(|&(_, change)| {
+    // How many instructions before each find the cache more than half full.
+    let (mut bytes, mut full) = (0, vec![0u32]);
+    for change in changes {
         bytes += change;
-        bytes
-    });
-    2 * most.max().unwrap_or(0) <= machine.cache_bytes() as i64
+        full.push(full[full.len() - 1] + u32::from(2 * bytes > machine.cache_bytes() as i64));
+    }
+    let is_free = |life: &Option<_>| {
+        let Some((first, last)) = life else { return false };
+        let (InstructionId(first), InstructionId(last)): (InstructionId, InstructionId) = (*first, *last);
+        full[last as usize + 1] == full[first as usize]
+    };
+    live_ranges.iter().map(is_free).collect()
 }
 
-/// Cuts the computed buffers of the cache wherever nothing, or next to nothing, touches both sides of the cut.
-pub(crate) fn split_live_ranges(code: &mut VirtualProgram, machine: &Machine) {
+/// Cuts computed buffers of the cache, of those that may be cut, wherever nothing, or next to nothing, touches both sides of the cut.
+pub(crate) fn split_live_ranges(code: &mut VirtualProgram, machine: &Machine, allowed: &[bool]) {
     let word = machine.word();
     // Virtual instructions to come before others.
     let mut copies: Vec<(usize, VirtualInstruction)> = Vec::new();
-    for (buffer, accesses) in buffer_accesses(code, machine) {
+    for (buffer, accesses) in buffer_accesses(code, machine).into_iter().filter(|(buffer, _)| allowed[buffer.index()]) {
         let cuts = cuts(code, buffer, &accesses, word);
         let Some(mut list) = list(code, buffer, &accesses, &cuts, word) else { continue };
         let whole = code.buffers[buffer.index()].clone();

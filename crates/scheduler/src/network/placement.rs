@@ -20,6 +20,8 @@
 //! a consumer reads no more words than from a tensor of its own. Elements that are moved for a concatenation alone go anywhere in
 //! its pixels at once: the concatenation would move them once more.
 
+mod concatenation;
+
 use tpuflow_ir::layout::image;
 use tpuflow_ir::{Graph, Machine, Op, Space, TensorId, View};
 
@@ -95,7 +97,9 @@ impl Placement {
                 placement.stack(network, &graph.outputs, index);
             }
             if let Op::Concat { inputs, .. } = &step.op {
-                placement.free[index] = inputs.iter().all(|&t| placement.in_place(t, step.output));
+                // An input is brought there when its turn comes.
+                let is_made = |&t: &TensorId| placement.in_place(t, step.output) && !graph.inputs.contains(&t);
+                placement.free[index] = inputs.iter().all(is_made);
             }
         }
         placement
@@ -263,110 +267,6 @@ impl Placement {
         offset.is_multiple_of(self.word) || offset % self.word + payload <= self.word
     }
 
-    fn concat(&mut self, network: &Network, inputs: &[TensorId], step: &Step, machine: &Machine) {
-        let Op::Concat { inputs: operands, axis, requants } = &step.op else { return };
-        let (output, columns) = (step.output, machine.array.columns as usize);
-        let (axis, out) = (*axis as usize, network.tensor(output));
-        let (rows, _, width, _) = image(&out.shape);
-        let by_channels = axis + 1 == out.shape.len();
-        let host = self.of(output);
-        let host_row =
-            View { pixel_bytes: host.pixel_bytes, ..natural(network, output, self.word) }.row_bytes(self.word);
-        let mut before = 0;
-        let mut found = Vec::new();
-        for (operand, requant) in operands.iter().zip(requants) {
-            let tensor = network.tensor(*operand);
-            let start = before;
-            before += tensor.shape[axis];
-            let producer = network.steps.iter().find(|s| s.output == *operand);
-            let suited = producer.is_some_and(|p| writes_anywhere(&p.op))
-                && requant.is_none()
-                && tensor.dtype == out.dtype
-                && tensor.elements() > 0
-                && self.absorbed[operand.index()].is_none()
-                && operands.iter().filter(|t| *t == operand).count() == 1
-                && !inputs.contains(operand);
-            if !suited {
-                continue;
-            }
-            let view = natural(network, *operand, self.word);
-            let size = tensor.dtype.bytes();
-            let mut place = host;
-            if by_channels {
-                let offset = host.channel_offset as usize + start * size;
-                let tile = view.payload().min(columns * size);
-                let aligned = offset.is_multiple_of(self.word);
-                let behind = || {
-                    let lead = self.word - offset % self.word;
-                    let words = (offset % self.word + view.payload()).div_ceil(self.word);
-                    let linear = producer.filter(|p| !is_depthwise(network, &p.op));
-                    linear.and_then(|p| Linear::of(&p.op, network)).is_some_and(|linear| {
-                        words == view.payload().div_ceil(self.word)
-                            && lead.is_multiple_of(size)
-                            && linear.tiles_behind(columns as u32, (lead / size) as u32).is_some()
-                    })
-                };
-                let fits = self.fits_channels(offset, tile) && (view.payload() <= tile || aligned)
-                    || producer.is_some_and(|p| is_only_moved_to(network, p, output));
-                if (view.rows as usize, view.width as usize) != (rows, width) || !(fits || !aligned && behind()) {
-                    continue;
-                }
-                place.channel_offset = offset as u32;
-            } else {
-                let channels = image(&out.shape).3;
-                let elements = start * tensor.shape[axis + 1..].iter().product::<usize>();
-                let pixels = elements % (channels * width) / channels;
-                let shift = pixels as u64 * u64::from(host.pixel_bytes);
-                let apart = out.shape[..axis].iter().any(|&n| n != 1);
-                let inside = pixels > 0 && rows > 1 || view.rows > 1 && view.width as usize != width;
-                if apart || inside || !shift.is_multiple_of(self.word as u64) {
-                    continue;
-                }
-                place.offset += (elements / (channels * width)) as u64 * host_row + shift;
-            }
-            let slowed = producer.is_some_and(|p| self.slows_pooling(network, p, place, machine));
-            if !slowed && !self.slows(network, *operand, place) {
-                found.push((*operand, place));
-            }
-        }
-        // Rows of one operand may share words with rows of the next only if one pass writes them all.
-        if by_channels || found.len() == operands.len() {
-            for (operand, place) in found {
-                self.places[operand.index()] = place;
-                self.absorbed[operand.index()] = Some(output);
-            }
-        }
-    }
-
-    /// Lets what step `index` only reshapes be produced where its result belongs in a concatenation.
-    fn reshaped(&mut self, network: &Network, inputs: &[TensorId], index: usize, machine: &Machine) {
-        let step = &network.steps[index];
-        let Op::Rearrange { input, dims, strides, offset: 0 } = &step.op else { return };
-        let is_free = self.absorbed[input.index()].is_none() && self.of(*input).root == *input;
-        if self.absorbed[step.output.index()].is_none() || !is_free || inputs.contains(input) {
-            return;
-        }
-        let place = self.of(step.output);
-        let (from, to) = (natural(network, *input, self.word), natural(network, step.output, self.word));
-        let pixels = |view: &View| u64::from(view.rows) * u64::from(view.width);
-        let dense = |view: &View| {
-            view.rows == 1 || (u64::from(view.width) * u64::from(place.pixel_bytes)).is_multiple_of(self.word as u64)
-        };
-        let is_same = matches!(coalesced(dims, strides)[..], [(_, 1)])
-            && (from.dtype, from.channels, pixels(&from)) == (to.dtype, to.channels, pixels(&to))
-            && dense(&from)
-            && dense(&to);
-        if !is_same || self.slows(network, *input, place) {
-            return;
-        }
-        let producer = network.steps.iter().find(|step| step.output == *input);
-        if producer.is_some_and(|p| writes_anywhere(&p.op) && !self.slows_pooling(network, p, place, machine)) {
-            self.places[input.index()] = place;
-            self.absorbed[input.index()] = Some(step.output);
-            self.free[index] = true;
-        }
-    }
-
     /// The place of `output` inside the storage of `input` if moving nothing gives the same elements.
     fn alias(
         &self,
@@ -452,13 +352,6 @@ fn is_for_products(network: &Network, stack: TensorId, but: usize) -> bool {
     })
 }
 
-/// Whether a step moves elements for a concatenation and nothing else: another move would follow otherwise, on the same unit, which
-/// may as well share words with those of other operands.
-fn is_only_moved_to(network: &Network, step: &Step, output: TensorId) -> bool {
-    let reads = |other: &&Step| other.op.operands().contains(&step.output);
-    matches!(step.op, Op::Rearrange { .. }) && network.steps.iter().filter(reads).all(|reader| reader.output == output)
-}
-
 /// Whether an operator's unit can write its result anywhere a view describes.
 fn writes_anywhere(op: &Op) -> bool {
     !matches!(op, Op::Embedding { .. })
@@ -521,10 +414,10 @@ mod tests {
 
     #[test]
     fn what_is_only_reshaped_is_made_in_the_concatenation_behind() {
-        let free = |width: usize, reshaped: &[usize]| {
+        let free = |width: usize, channels: usize, reshaped: &[usize]| {
             let mut net = Net::new(3);
             let x = net.input(&[1, 16, width, 48]);
-            let made = net.conv(x, 64, window(1, 1, 0), 1);
+            let made = net.conv(x, channels, window(1, 1, 0), 1);
             let flat = net.reshape(made, reshaped);
             let other = net.constant_like(flat, reshaped);
             let other = net.unary(other);
@@ -535,10 +428,33 @@ mod tests {
                 context.placement.in_place(flat, y) && context.placement.is_free(step.expect("a step"))
             })
         };
-        assert!(free(16, &[1, 256, 64]));
-        // Rows of 15 pixels end inside a word; other channels are other pixels.
-        assert!(!free(15, &[1, 240, 64]));
-        assert!(!free(16, &[1, 512, 32]));
+        assert!(free(16, 64, &[1, 256, 64]));
+        // Rows of 15 pixels end inside a word.
+        assert!(!free(15, 64, &[1, 240, 64]));
+        // Other channels are other pixels of the same bytes, unless these have padding.
+        assert!(free(16, 64, &[1, 512, 32]));
+        assert!(!free(16, 48, &[1, 512, 24]));
+    }
+
+    /// Rows of a cache are loaded in front of the new ones, if these are as many, begin on a word, and nothing else reads them.
+    #[test]
+    fn inputs_are_loaded_to_their_place_in_a_concatenation() {
+        let in_place = |past: usize, new: usize, channels: usize, is_read: bool| {
+            let mut net = Net::new(3);
+            let rows = net.input(&[1, 1, past, channels]);
+            let x = net.input(&[1, 1, new, 24]);
+            let made = net.conv(x, channels, window(1, 1, 0), 1);
+            let y = net.concat(&[rows, made], 2, usize::MAX);
+            let outputs = if is_read { vec![y, net.unary(rows)] } else { vec![y] };
+            let graph = net.finish(&outputs);
+            placed(&graph, |context| [rows, made].map(|tensor| context.placement.in_place(tensor, y)))
+        };
+        assert_eq!(in_place(16, 16, 256, false), [true, true]);
+        assert_eq!(in_place(17, 16, 256, false), [false, true]);
+        assert_eq!(in_place(16, 16, 256, true), [false, true]);
+        // Two pixels are a word: of odd numbers of rows one word has both.
+        assert_eq!(in_place(16, 16, 64, false), [true, true]);
+        assert_eq!(in_place(15, 16, 64, false), [false, false]);
     }
 
     /// 48 channels are half a word by themselves, and a word of their own in pixels of 128.

@@ -18,7 +18,7 @@ use crate::emission::{Layout, LinePolicy, Plan, TransferOptions, fastest};
 use crate::error::ScheduleError;
 use crate::memory_space::constant_groups::group_constants;
 use crate::memory_space::kept_constants::keep_constants;
-use crate::memory_space::split::{has_room, split_live_ranges};
+use crate::memory_space::split::{split_live_ranges, with_space};
 use crate::memory_space::{LoweredNetwork, assign_memory_spaces};
 use crate::options::{PipelineMode, PlanOptions};
 use crate::order::list_schedule::ListScheduler;
@@ -148,10 +148,11 @@ impl PlanningContext<'_> {
         code: &mut VirtualProgram,
         search_load_order: bool,
     ) -> Result<(Addresses, Vec<Vec<InstructionId>>), ScheduleError> {
-        if has_room(code, self.machine) {
+        let allowed = with_space(code, self.machine);
+        if allowed.contains(&true) {
             let mut striped = code.clone();
-            split_live_ranges(&mut striped, self.machine);
-            if let Some(found) = self.list_scheduled(&mut striped, &OPEN_SHARES[..1], search_load_order) {
+            split_live_ranges(&mut striped, self.machine, &allowed);
+            if let Some(found) = self.list_scheduled(&mut striped, &OPEN_SHARES, search_load_order) {
                 *code = striped;
                 return Ok(found);
             }

@@ -146,6 +146,18 @@ impl VirtualInstruction {
         Some((buffer(to), buffer(from)))
     }
 
+    /// Buffer of the result of a unit that computes or looks up.
+    fn result(&self) -> Option<BufferId> {
+        let output = match &self.work {
+            Work::Matrix(m) => &m.output,
+            Work::Vector(v) => &v.output,
+            Work::Pool(p) => &p.output,
+            Work::Lookup(l) => &l.output,
+            Work::Transfer(_) | Work::Expand(_) => return None,
+        };
+        Some(VirtualAddress::of_field(output.address).buffer)
+    }
+
     /// Replaces buffers, each by a stretch of a buffer: by buffer, which one and from where on.
     pub fn redirect(&mut self, places: &[(BufferId, u64)]) {
         for place in self.ewp.iter_mut().flatten() {
@@ -223,6 +235,18 @@ impl VirtualProgram {
     pub fn reordered(&self, order: &[InstructionId]) -> Self {
         let instructions = order.iter().map(|id| self.instructions[id.index()].clone()).collect();
         Self { buffers: self.buffers.clone(), descriptors: self.descriptors.clone(), instructions }
+    }
+
+    /// By buffer, whether something is loaded there, and nothing else is written: a concatenation of inputs and results holds both.
+    pub fn loaded_alone(&self) -> Vec<bool> {
+        let mut loaded = vec![false; self.buffers.len()];
+        for (to, _) in self.instructions.iter().filter_map(VirtualInstruction::load) {
+            loaded[to.index()] = true;
+        }
+        for buffer in self.instructions.iter().filter_map(VirtualInstruction::result) {
+            loaded[buffer.index()] = false;
+        }
+        loaded
     }
 
     pub fn descriptor(&mut self, descriptor: Descriptor) -> DescriptorId {

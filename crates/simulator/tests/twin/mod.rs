@@ -2,13 +2,14 @@
 //! of a list made in advance, waits are counted down. It shares no code with the units it checks, only the closed forms and
 //! geometry of `tpuflow-ir`.
 
+mod lookup;
 mod packed;
 mod state;
 
 use std::collections::{BTreeSet, VecDeque};
 
 use tpuflow_ir::access::accesses;
-use tpuflow_ir::isa::{Direction, Matrix, MatrixDescriptor, Transfer};
+use tpuflow_ir::isa::{Direction, Matrix, MatrixDescriptor, Transfer, VectorOp};
 use tpuflow_ir::timing;
 use tpuflow_ir::{DType, Descriptor, Machine, Program, Space, Unit, View, Work};
 
@@ -100,7 +101,7 @@ impl Dma {
                     + packed::lead(&s.program.instructions[head].work, s.machine);
                 line.steps = match &s.program.instructions[head].work {
                     Work::Transfer(t) => state::steps(s.program, t).into(),
-                    Work::Lookup(l) => lookup(l, s.machine).into(),
+                    Work::Lookup(l) => lookup::lookup(l, s.machine).into(),
                     Work::Expand(e) => packed::expanded(e, s.machine).into(),
                     _ => unreachable!("lines move data"),
                 };
@@ -171,37 +172,6 @@ impl Line {
     }
 }
 
-fn lookup(l: &tpuflow_ir::isa::Lookup, machine: &Machine) -> Vec<Step> {
-    let word = machine.word();
-    let mut list = Vec::new();
-    let mut held = None;
-    for n in l.first..l.first + l.count {
-        let (pixel, channel) = (n / l.indices.channels, n % l.indices.channels);
-        let at =
-            l.indices.pixel_address(pixel / l.indices.width, pixel % l.indices.width, word) + 4 * u64::from(channel);
-        if held.replace(at / word as u64) != Some(at / word as u64) {
-            list.push(Step::Index(at / word as u64));
-        }
-        let row = u64::from(n) * 2_654_435_761 % u64::from(l.table.width);
-        let Space::Ddr(ddr_space) = l.table.space else { unreachable!("tables lie in DDR") };
-        list.extend(steps(
-            &Transfer {
-                direction: Direction::Load,
-                ddr_space,
-                ddr_address: l.table.address + row * u64::from(l.table.pixel_bytes),
-                local_space: Space::Cache,
-                local_address: l.output.pixel_address(n / l.output.width, n % l.output.width, word),
-                bytes: l.table.payload() as u32,
-                counts: [1, 1],
-                ddr_strides: [0, 0],
-                local_strides: [0, 0],
-            },
-            machine,
-        ));
-    }
-    list
-}
-
 /// Due time and word of every access of a stream.
 type List = VecDeque<(u64, u64)>;
 
@@ -267,13 +237,18 @@ impl Stream {
             }
             Work::Vector(v) => {
                 let Descriptor::Vector(op) = program.descriptor(v.descriptor) else { unreachable!("a vector") };
-                let whole = op.reduces();
-                let inputs =
-                    v.inputs.iter().zip(&touched.reads).map(|(view, read)| {
-                        if whole { stretch(read) } else { row_words(view, v.first_row, v.rows, word) }
-                    });
-                let output =
-                    if whole { stretch(&touched.writes[0]) } else { row_words(&v.output, v.first_row, v.rows, word) };
+                // Over a part of an operand: one stretch from the first word to the last.
+                let whole = op.reduces() || matches!(op, VectorOp::Move { .. } | VectorOp::Gather { .. });
+                let in_cache = touched.reads.iter().filter(|read| read.space == Space::Cache);
+                let inputs = v.inputs.iter().zip(in_cache).map(|(view, read)| {
+                    let is_part = whole || view.rows != v.output.rows;
+                    if is_part { stretch(read) } else { row_words(view, v.first_row, v.rows, word) }
+                });
+                let output = if whole {
+                    touched.writes.iter().flat_map(stretch).collect()
+                } else {
+                    row_words(&v.output, v.first_row, v.rows, word)
+                };
                 (inputs.collect(), output)
             }
             _ => unreachable!("streams"),

@@ -425,12 +425,15 @@ fn busy(
 
 /// Buffers that nothing but loads write, in the order of their first load.
 fn loads(code: &VirtualProgram, live_ranges: &[Option<Lifetime>]) -> Vec<Load> {
-    let mut loads: Vec<Load> = Vec::new();
+    let (mut loads, alone): (Vec<Load>, _) = (Vec::new(), code.loaded_alone());
     let mut by_buffer: Vec<Option<usize>> = vec![None; code.buffers.len()];
     // Position after the last store to each DDR buffer.
     let mut written = vec![0u32; code.buffers.len()];
     for (id, instruction) in code.ids().zip(&code.instructions) {
         if let Some((to, from)) = instruction.load() {
+            if !alone[to.index()] {
+                continue;
+            }
             let index = *by_buffer[to.index()].get_or_insert_with(|| {
                 let last = live_ranges[to.index()].map_or(id, |l| l.1);
                 let (instructions, releases, users) = (vec![], vec![], vec![]);
