@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 import tpuflow
 from frontend.graphs import Node, array, graph, normalized, operators
 from lowering.quantized import Quantized, normal
+from tpuflow import _core
 from tpuflow.frontend import load
 from tpuflow.frontend.rewrites.query_blocks import blocks_of
 from tpuflow.frontend.values import shape_of
@@ -58,8 +60,13 @@ def masked(kind: str, seen: np.ndarray) -> tuple[list[Node], dict[str, Any], dic
     return nodes, constants, {"valid": [1, 1, 1, seen.shape[1]]}
 
 
-def attention(kind: str, seen: np.ndarray, shared: int = 1) -> onnx.ModelProto:
-    """Attention over keys and values that are inputs; `shared` heads of queries for each of theirs."""
+def attention(
+    kind: str, seen: np.ndarray, shared: int = 1, *, computed_keys: bool = False
+) -> onnx.ModelProto:
+    """Attention over keys and values that are inputs; `shared` heads of queries for each of theirs.
+
+    Or over keys that are computed as the queries are, as many.
+    """
     queries, keys = seen.shape
     few = HEADS // shared
     nodes, constants, inputs = masked(kind, seen)
@@ -97,7 +104,17 @@ def attention(kind: str, seen: np.ndarray, shared: int = 1) -> onnx.ModelProto:
         "apart": np.array([0, 0, HEADS, SIZE]),
         "joined": np.array([0, 0, width]),
     }
-    inputs |= {"x": [1, queries, 12], "k": [1, few, keys, SIZE], "v": [1, few, keys, SIZE]}
+    inputs |= {"x": [1, queries, 12], "v": [1, few, keys, SIZE]}
+    if computed_keys:
+        made = [
+            ("MatMul", "x wk", "key_rows"),
+            ("Reshape", "key_rows apart", "key_heads"),
+            ("Transpose", "key_heads", "k", {"perm": [0, 2, 1, 3]}),
+            *made,
+        ]
+        constants["wk"] = array(12, width, seed=3, scale=0.3)
+    else:
+        inputs["k"] = [1, few, keys, SIZE]
     return graph(made, inputs, ["y"], constants)
 
 
@@ -170,3 +187,22 @@ def test_program_and_graph_of_blocks_are_equal_and_near_the_float_model(kind: st
     for level in (1, 5):
         quantized.equals_program(tpuflow.compile(quantized.graph, level=level), feeds[0])
     quantized.equals_reference(feeds[0])
+
+
+def test_keys_are_transposed_once_for_all_blocks() -> None:
+    """Blocks read columns of what is transposed: as rows these have no gaps."""
+    proto = attention("added", causal(384, 384), computed_keys=True)
+    feeds = normal(proto)
+    samples = {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
+    graph = tpuflow.quantize(load(proto), samples=samples)
+    assert isinstance(graph, _core.Graph)
+    moves = [json.loads(layer.op_json) for layer in graph.layers if layer.op == "rearrange"]
+    made = {layer.output: json.loads(layer.op_json) for layer in graph.layers if layer.op == "rearrange"}
+    products = [layer.operands[1] for layer in graph.layers if layer.op == "mat_mul"]
+    keys = [operand for operand in products if graph.tensors[operand].shape[-1] > 32]
+    assert [graph.tensors[key].shape[-1] for key in keys] == [128, 256, 384]
+    transposed = [move for move in moves if move["strides"][-1] != 1]
+    assert len(transposed) == 1
+    whole = keys[-1]
+    assert made[whole] == transposed[0]
+    assert all(made[key]["input"] == whole and made[key]["strides"][-1] == 1 for key in keys[:-1])

@@ -211,16 +211,7 @@ def query_blocks(node: ir.Node, emit: Emitter) -> ir.Value | None:
 def _block(attention: _Attention, rows: range, kept: range, emit: Emitter) -> ir.Value:
     """The joined heads `[batch, rows, heads * size]` of a block of queries."""
     batch, heads, queries, keys = attention.scores
-    turned = produced_by(attention.keys, "Transpose")
-    if (
-        turned is not None
-        and attributes_of(turned).get("perm") == [0, 1, 3, 2]
-        and turned.inputs[0] is not None
-    ):
-        own = emit.slice(turned.inputs[0], 2, kept, "keys")
-        own = emit("Transpose", own, attributes={"perm": [0, 1, 3, 2]}, label="turned")
-    else:
-        own = emit.slice(attention.keys, 3, kept, "keys")
+    own = emit.slice(attention.keys, 3, kept, "keys")
     groups = (shape_of(attention.keys) or (0, 0))[1]
     shared = heads // groups
 

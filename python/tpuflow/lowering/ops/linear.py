@@ -19,6 +19,7 @@ from tpuflow.lowering import scheme
 from tpuflow.lowering.layout import StoredValue
 from tpuflow.lowering.nodes import attribute, constant, float_constant, input_or_none, is_constant, shape_of
 from tpuflow.lowering.operators import Op
+from tpuflow.lowering.ops.shape import slice_
 from tpuflow.lowering.ops.wide_pixels import (
     is_pointwise,
     pixels_at_once,
@@ -316,7 +317,11 @@ def _activation_product(context: Lowering, step: Step) -> None:
     turned = _is_column_of_turned(context, step)
     order = (*range(len(lead)), len(lead) + 1, len(lead)) if turned else None
     places = (1, 0) if turned else (0, 1)
-    a, b = (_expand_lead(context, context.operand(step.node, place), lead, order) for place in places)
+    operands = [context.operand(step.node, place) for place in places]
+    # First what others take as well.
+    part = None if turned else _part_of_shared_columns(context, operands[1], lead)
+    a = _expand_lead(context, operands[0], lead, order)
+    b = part or _expand_lead(context, operands[1], lead, order)
     wide = "int16" in {a.grid.dtype, b.grid.dtype}
     target = context.grids.target(step)
     factor = np.array([a.grid.scale * b.grid.scale])
@@ -329,6 +334,26 @@ def _activation_product(context: Lowering, step: Step) -> None:
     shape = (*lead, a.shape[-2], b.shape[-1])
     view = View.dense(shape)
     context.emit(step, op, shape, view if order is None else view.transpose(order), target)
+
+
+def _part_of_shared_columns(context: Lowering, value: ir.Value, lead: Sequence[int]) -> StoredValue | None:
+    """Matrices `[*lead, k, n]` as columns of wider ones of which several products take some.
+
+    What has to be moved for that, as the keys of a cache by head, is moved once for all of them.
+    """
+    part = value.producer()
+    if part is None or part.op_type != "Slice":
+        return None
+    whole = part.inputs[0]
+    if whole is None or whole not in context.stored or shape_of(whole)[:-1] != (*lead, shape_of(value)[-2]):
+        return None
+    is_moved = context.stored[whole].view.axes[-1] != ((shape_of(whole)[-1], 1),)
+    takers = [use.node.op_type for use in whole.uses()]
+    if not is_moved or len(takers) < 2 or set(takers) - {"Slice", "MatMul"}:
+        return None
+    moved = context.rearrange(whole)
+    view = slice_(part, moved.view)
+    return None if view is None else context.rearrange(value, stored=replace(moved, view=view))
 
 
 def _is_column_of_turned(context: Lowering, step: Step) -> bool:
