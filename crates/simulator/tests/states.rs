@@ -284,5 +284,10 @@ fn the_interpreter_refuses_positions_and_rows_of_other_graphs() {
     let wrong = rows.write(vec![Values::I8(vec![0; 5]); 2], 1).unwrap_err().to_string();
     assert_eq!(wrong, "rows are written as whole arrays of the longest past, one per state");
     assert_eq!(StateRows::new([]).unwrap_err().to_string(), "a graph without states keeps no rows");
+    let mut endless = graph.clone();
+    let past = endless.inputs[1].index();
+    endless.tensors[past].shape[2] = 1 << 45;
+    let message = StateRows::new([&endless]).unwrap_err().to_string();
+    assert!(message.contains("bytes of memory, the limit is"), "{message}");
     assert_eq!(rows.count(), 0);
 }

@@ -56,11 +56,17 @@ impl StateRows {
     /// For graphs of one network that have states: none has rows yet.
     ///
     /// # Errors
-    /// [`SimError::State`] when there is no graph with states, or their states differ in more than the number of rows.
+    /// [`SimError::State`] when there is no graph with states, or their states differ in more than the number of rows;
+    /// [`SimError::Graph`] when the rows exceed the memory limit.
     pub fn new<'g>(graphs: impl IntoIterator<Item = &'g Graph>) -> Result<Self, SimError> {
         let mut made: Option<Self> = None;
         for graph in graphs {
             let capacity = graph.states.first().map_or(0, |state| past(graph, state).1);
+            for (tensor, _) in graph.states.iter().map(|state| past(graph, state)) {
+                let bytes = tensor.elements() as u64 * tensor.dtype.bytes() as u64;
+                tpuflow_ir::memory::check(&format!("state \"{}\", of shape {:?},", tensor.name, tensor.shape), bytes)
+                    .map_err(|reason| SimError::Graph { name: graph.name.clone(), reason })?;
+            }
             if let Some(made) = made.as_mut() {
                 made.check(graph)?;
                 made.capacity = made.capacity.max(capacity);
