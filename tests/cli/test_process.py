@@ -36,8 +36,9 @@ def test_streams_that_are_closed_are_no_files_of_ours(built: Built, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_an_output_that_cannot_be_written_is_an_error(built: Built) -> None:
-    done = shell('"$@" > /dev/full', "inspect", built.program)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_cannot_be_written_is_an_error(built: Built, unbuffered: str) -> None:
+    done = shell('"$@" > /dev/full', "inspect", built.program, PYTHONUNBUFFERED=unbuffered)
     assert done.returncode == 1
     assert done.stderr.count("error: ") == 1 and "no space left on device" in done.stderr
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr

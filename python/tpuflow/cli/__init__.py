@@ -154,7 +154,9 @@ def _show_log() -> None:
 
 
 def _fail(message: str, status: int = 1) -> None:
-    with suppress(OSError):  # of standard output, which is told where it is flushed last
+    try:
         sys.stdout.flush()
+    except OSError:  # one error is enough
+        _discard_output()
     note(f"error: {message}")
     sys.exit(status)
