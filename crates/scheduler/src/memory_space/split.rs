@@ -81,15 +81,14 @@ pub(crate) fn with_space(code: &VirtualProgram, machine: &Machine) -> Vec<bool> 
         bytes += change;
         full.push(full[full.len() - 1] + u32::from(2 * bytes > machine.cache_bytes() as i64));
     }
-    let is_free = |life: &Option<_>| {
+    let is_free = |life: &Option<(InstructionId, InstructionId)>| {
         let Some((first, last)) = life else { return false };
-        let (InstructionId(first), InstructionId(last)): (InstructionId, InstructionId) = (*first, *last);
-        full[last as usize + 1] == full[first as usize]
+        full[last.index() + 1] == full[first.index()]
     };
     live_ranges.iter().map(is_free).collect()
 }
 
-/// Cuts computed buffers of the cache, of those that may be cut, wherever nothing, or next to nothing, touches both sides of the cut.
+/// Splits the allowed of the computed buffers of the cache between rows that no instruction, or almost none, reads or writes together.
 pub(crate) fn split_live_ranges(code: &mut VirtualProgram, machine: &Machine, allowed: &[bool]) {
     let word = machine.word();
     // Virtual instructions to come before others.

@@ -10,13 +10,7 @@ use super::prepare::Constants;
 /// It must be the only reader of the codes and all its tensors int8 of one shape, and its other operand must be there when the
 /// convolution runs: of two convolutions it is the second.
 pub(super) fn successors(graph: &Graph, layers: &[Constants]) -> Vec<Option<usize>> {
-    let mut readers = vec![0; graph.tensors.len()];
-    let mut producers = vec![None; graph.tensors.len()];
-    for (position, layer) in graph.layers.iter().enumerate() {
-        graph.activations(layer).for_each(|id| readers[id.index()] += 1);
-        producers[layer.output.index()] = Some(position);
-    }
-    graph.outputs.iter().for_each(|id| readers[id.index()] += 1);
+    let (readers, producers) = uses(graph);
     let producer = |id: TensorId| producers[id.index()];
     let mut successors = vec![None; layers.len()];
     for (position, layer) in graph.layers.iter().enumerate() {
@@ -33,4 +27,15 @@ pub(super) fn successors(graph: &Graph, layers: &[Constants]) -> Vec<Option<usiz
         }
     }
     successors
+}
+
+/// By tensor, how many layers and outputs read it, and the layer that makes it.
+pub(super) fn uses(graph: &Graph) -> (Vec<usize>, Vec<Option<usize>>) {
+    let (mut readers, mut producers) = (vec![0; graph.tensors.len()], vec![None; graph.tensors.len()]);
+    for (position, layer) in graph.layers.iter().enumerate() {
+        graph.activations(layer).for_each(|id| readers[id.index()] += 1);
+        producers[layer.output.index()] = Some(position);
+    }
+    graph.outputs.iter().for_each(|id| readers[id.index()] += 1);
+    (readers, producers)
 }

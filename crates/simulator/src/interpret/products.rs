@@ -11,6 +11,7 @@ use tpuflow_kernels::gemm::unpacked::{FEW, Unpacked, add_products};
 use tpuflow_kernels::linear::{self, Linear, Matrix};
 use tpuflow_kernels::{Element, Values, parallel};
 
+use super::fuse::uses;
 use super::prepare::Constants;
 
 /// Products of one layer.
@@ -174,13 +175,7 @@ fn split(axes: &mut Vec<(usize, usize)>, extent: usize) -> Option<usize> {
 /// Puts right operands that are rearranged for one product of few rows alone where that product finds them. Returns, per layer,
 /// whether it is such a rearrangement: it need not be carried out unless its result is kept.
 pub(super) fn read_in_place(graph: &Graph, layers: &mut [Constants]) -> Vec<bool> {
-    let mut readers = vec![0; graph.tensors.len()];
-    let mut producers = vec![None; graph.tensors.len()];
-    for (position, layer) in graph.layers.iter().enumerate() {
-        graph.activations(layer).for_each(|id| readers[id.index()] += 1);
-        producers[layer.output.index()] = Some(position);
-    }
-    graph.outputs.iter().for_each(|id| readers[id.index()] += 1);
+    let (readers, producers) = uses(graph);
     let mut spared = vec![false; layers.len()];
     for prepared in layers {
         if let Constants::Products(products) = prepared
