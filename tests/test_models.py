@@ -26,8 +26,10 @@ OPERATORS = [
     "Div",
     "Elu",
     "Erf",
+    "Expand",
     "Flatten",
     "Gather",
+    "GatherND",
     "Gemm",
     "GlobalAveragePool",
     "GlobalMaxPool",
@@ -59,6 +61,7 @@ OPERATORS = [
     "Sqrt",
     "Sub",
     "Tanh",
+    "TopK",
     "Transpose",
 ]
 

@@ -198,6 +198,30 @@ def arithmetic() -> onnx.ModelProto:
     return b.model()
 
 
+def experts() -> onnx.ModelProto:
+    """Two mixtures of experts: of one row, two of whose experts are picked, and of more rows than experts."""
+    b = Builder("experts")
+    rows = b.node("Reshape", b.input("rows", [1, 5, 24]), b.integers(5, 24))
+    row = b.node("Slice", rows, b.integers(2), b.integers(3), b.integers(0))
+    made = []
+    for x in (rows, row):
+        count = b.shape(x)[0]
+        shares = b.node("Softmax", b.linear(x, 6), axis=-1)
+        values, chosen = b.nodes("TopK", [shares, b.integers(2)], 2)
+        column = b.node("Reshape", chosen, b.integers(-1, 1))
+        repeated = b.node("Expand", b.node("Reshape", x, b.integers(count, 1, 24)), b.integers(count, 2, 24))
+        y = b.node("Reshape", repeated, b.integers(-1, 24, 1))
+        for inner, outer in ((24, 20), (20, 24)):
+            picked = b.node("GatherND", b.weight(6, outer, inner, fan_in=inner), column)
+            y = b.node("MatMul", picked, y)
+            y = b.node("Relu", y) if outer == 20 else y
+        whole = b.node("Reshape", y, b.integers(count, 2, 24))
+        weighed = b.node("Mul", whole, b.node("Reshape", values, b.integers(count, 2, 1)))
+        made.append(b.node("Add", x, b.node("ReduceSum", weighed, b.integers(1), keepdims=0)))
+    b.output(*made)
+    return b.model()
+
+
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     model.__name__: model
     for model in (
@@ -213,6 +237,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
         several,
         embedding,
         arithmetic,
+        experts,
     )
 }
 

@@ -16,7 +16,8 @@ Positions that turn queries and keys multiply each by a cosine and a sine and ad
 none need have 8 bits. What is turned, the angles and both products are wide; queries and keys behind the
 sum are not, since they are operands of a product.
 
-What is rounded to whole numbers is wide as well: a step of 8 bits there decides between two of them.
+What is rounded to whole numbers is wide as well: a step of 8 bits there decides between two of them. So are
+computed numbers that are compared with each other, as those are of which the largest are looked for.
 
 Nor does it cost much where a network ends: what its last layers sum up and what is computed of that, such as
 boxes of offsets and sizes of logarithms, is small beside its layers and goes straight into the outputs. And a
@@ -52,6 +53,8 @@ JOINS = frozenset({"Add", "Sub", "Where"})
 AVERAGES = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"})
 """Operators that average: of sums over places as much as of what they are made of."""
 
+COMPARISONS = frozenset({"Less", "LessOrEqual", "Equal"})
+
 SCALES = frozenset({"Mul", "Div"})
 """Operators that may stand in between where all but one of their operands are constant."""
 
@@ -70,6 +73,15 @@ def int16_values(nodes: Iterable[ir.Node], *, norms: bool, softmax: bool) -> fro
         [node.inputs[0] for node in ordered if node.op_type in heads], MOVES | JOINS | AVERAGES
     )
     found |= _transitive_sources([node.inputs[0] for node in ordered if node.op_type in TO_WHOLE], MOVES)
+    found |= _transitive_sources(
+        [
+            value
+            for node in ordered
+            if node.op_type in COMPARISONS and not any(map(is_constant, node.inputs))
+            for value in node.inputs
+        ],
+        MOVES,
+    )
     shares = {node.outputs[0] for node in ordered if softmax and node.op_type == "Softmax"}
     return frozenset(found | shares | (_rotary_values(ordered) if softmax else set()))
 

@@ -102,6 +102,7 @@ class Lowering:
         self._errors = means_over_steps(errors or {}, alike)
         self.stored: dict[ir.Value, StoredValue] = {}
         self._constants: dict[tuple[Any, ...], int] = {}
+        self._tables: dict[tuple[ir.Value | None, Quant], int] = {}
         self._arranged: dict[tuple[StoredValue, View, Shape], StoredValue] = {}
         self._requantized: dict[tuple[ir.Value, Quant], StoredValue] = {}
         self.sources: dict[int, str] = {}
@@ -338,6 +339,14 @@ class Lowering:
             scale = None if scales is None else list(scales)
             self._constants[key] = self.builder.constant(self.unique(name), array, scale, zero_point)
         return self._constants[key]
+
+    def picked_table(self, value: ir.Value | None, table: npt.NDArray[Any], quant: Quant) -> int:
+        """The tensor of a constant's rows, `[rows, columns]`, which all that picks some on one grid share."""
+        key = (value, quant)
+        if key not in self._tables:
+            name = value.name if value is not None else None
+            self._tables[key] = self.constant(name or "table", quant.codes(table), quant)
+        return self._tables[key]
 
     def packed_weights(self, name: str, packed: Packed) -> int:
         """Adds weights of 4 bits in blocks."""

@@ -214,11 +214,39 @@ def _general_product(node: ir.Node) -> Iterator[Objection]:
         yield from _has_size(node, 4, [1, columns], f"1 or {columns} scales")
 
 
+def _mixture(layers: Sequence[tuple[int, int]]) -> Constraint:
+    """Tokens with as many shares as experts; weights `[experts, outputs, inputs]`, biases beside them."""
+
+    def constraint(node: ir.Node) -> Iterator[Objection]:
+        x, routes = shape_of(input_at(node, 0)), shape_of(input_at(node, 1))
+        if x is not None and (len(x) not in (2, 3) or 0 in x):
+            yield "input 0", f"has the shape {list(x)}: tokens and features are needed"
+            return
+        if routes is None:
+            return
+        if len(routes) != 2 or (x is not None and routes[0] != math.prod(x[:-1])):
+            yield "input 1", f"shares of the shape {list(routes)} do not fit {shaped(x)}"
+            return
+        experts, count = routes[1], node.attributes.get_int("k", 1)
+        if not 1 <= count <= experts:
+            yield "k", f"{count} of {experts} experts cannot be chosen"
+        for weights, bias in layers:
+            shape, added = shape_of(input_at(node, weights)), shape_of(input_at(node, bias))
+            if shape is not None and (len(shape) != 3 or shape[0] != experts or 0 in shape):
+                yield f"input {weights}", f"weights of the shape {list(shape)} do not fit {experts} experts"
+            elif shape is not None and added is not None and added != shape[:2]:
+                yield f"input {bias}", f"has the shape {list(added)}, {list(shape[:2])} is needed"
+
+    return constraint
+
+
 CONSTRAINTS: Mapping[str, Sequence[Constraint]] = {
     "MatMulNBits": (_at_least_one("K", "N", "block_size"), _packed_width, _product_of_codes),
     "GatherBlockQuantized": (_packed_width, _table_of_codes),
     "RotaryEmbedding": (_rotation,),
     "GroupQueryAttention": (_at_least_one("num_heads", "kv_num_heads"), _attention),
+    "MoE": (_mixture(((2, 3), (4, 5), (6, 7))),),
+    "QMoE": (_mixture(((2, 4), (5, 7), (8, 10))),),
     "SkipLayerNormalization": (_skipped,),
     "SkipSimplifiedLayerNormalization": (_skipped,),
     "QLinearAdd": (one_number(1, 2, 4, 5, 6, 7),),

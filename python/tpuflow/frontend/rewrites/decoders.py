@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tpuflow.frontend.rewrite import Emitter, Rules
 
-__all__ = ["RULES", "group_query_attention", "rotate"]
+__all__ = ["RULES", "group_query_attention", "rotate", "unpack_bits"]
 
 Array = npt.NDArray[Any]
 CONTRIBUTED = "com.microsoft"
@@ -37,7 +37,7 @@ LOWEST = -1e9
 """Addend of the scores of keys that a query must not see."""
 
 
-def _unpack_bits(data: Array, bits: int, count: int) -> Array:
+def unpack_bits(data: Array, bits: int, count: int) -> Array:
     """Codes of a width that divides 8, the first in the low bits, `count` along the last axis."""
     bytes_ = data.view(np.uint8) if data.dtype in (np.uint8, np.int8) else data.astype(np.uint8)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
@@ -52,7 +52,7 @@ def _zero_points(zeros: Array | None, bits: int, rows: int, blocks: int) -> Arra
     if zeros.dtype != np.uint8:
         return zeros.reshape(rows, blocks) if zeros.size == rows * blocks else None
     width = math.ceil(blocks * bits / 8)
-    return _unpack_bits(zeros.reshape(rows, width), bits, blocks) if zeros.size == rows * width else None
+    return unpack_bits(zeros.reshape(rows, width), bits, blocks) if zeros.size == rows * width else None
 
 
 def product_of_codes(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -65,7 +65,7 @@ def product_of_codes(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if x is None or data is None or scales is None or not constant or bits not in {2, 4, 8} or block < 1:
         return None
     blocks = math.ceil(k / block)
-    codes = _unpack_bits(data.reshape(n, -1), bits, blocks * block)
+    codes = unpack_bits(data.reshape(n, -1), bits, blocks * block)
     zeros = _zero_points(stated[0], bits, n, blocks)
     if zeros is None or scales.size != n * blocks or codes.shape[1] < k:
         return None
@@ -92,9 +92,9 @@ def rows_of_codes(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if packed and bits < 8:
         if axis != last:
             return None
-        data = _unpack_bits(data, bits, data.shape[-1] * 8 // bits)
+        data = unpack_bits(data, bits, data.shape[-1] * 8 // bits)
         if zeros is not None:
-            zeros = _unpack_bits(zeros, bits, scales.shape[-1])
+            zeros = unpack_bits(zeros, bits, scales.shape[-1])
     codes = data.astype(np.int32)
     middle = (1 << (bits - 1)) if packed and zeros is None else 0
     spread = [

@@ -103,6 +103,16 @@ def gather_nd(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit.reshape(_gather_rows(x, size, rest, flat, emit, "rows"), y, "shape")
 
 
+def gather_matrices(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Indices of the first axis alone, known at run time only."""
+    x, indices, picked = node.inputs[0], node.inputs[1], shape_of(node.inputs[1])
+    if x is None or indices is None or not picked or array_of(indices) is not None or array_of(x) is None:
+        return None
+    if picked[-1] != 1 or node.attributes.get_int("batch_dims", 0) != 0:
+        return None
+    return emit("Gather", x, emit.reshape(indices, picked[:-1], "indices"), attributes={"axis": 0})
+
+
 def scatter_elements(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """Updates of single elements at constant places."""
     shape, indices = shape_of(node.inputs[0]), array_of(node.inputs[1])
@@ -312,8 +322,13 @@ def chosen_rows(node: ir.Node, emit: Emitter) -> ir.Value | None:
     axis = node.attributes.get_int("axis", 0) % len(shape)
     if x.dtype != ir.DataType.FLOAT or not 0 < math.prod(wanted) * shape[axis] <= MOST_COMPARED:
         return None
-    if array_of(x) is not None and (axis == 0 and len(shape) == 2):
-        return None  # an embedding
+    if array_of(x) is not None and axis == 0:
+        if len(shape) == 2:
+            return None  # an embedding
+        table = emit.reshape(x, (shape[0], math.prod(shape[1:])), "table")
+        return emit.reshape(
+            emit("Gather", table, indices, attributes={"axis": 0}, label="picked"), y, "shape"
+        )
     order = [axis, *(k for k in range(len(shape)) if k != axis)]
     first = emit("Transpose", x, attributes={"perm": order}) if order != sorted(order) else x
     rows = emit.reshape(first, (shape[axis], math.prod(shape) // shape[axis]), "rows")
@@ -330,7 +345,7 @@ def chosen_rows(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 RULES: Rules = {
     "GatherElements": [gather_elements],
-    "GatherND": [gather_nd],
+    "GatherND": [gather_nd, gather_matrices],
     "ScatterElements": [scatter_elements],
     "Scatter": [scatter_elements],
     "ScatterND": [scatter_nd],

@@ -10,11 +10,13 @@ from tpuflow.lowering.grids import grid_of
 from tpuflow.lowering.layout import natural_order
 from tpuflow.lowering.nodes import attribute, constant, float_constant, is_constant, shape_of
 from tpuflow.lowering.operators import Op
-from tpuflow.lowering.registry import UnsupportedNodeError, lowers
-from tpuflow.lowering.settings import GRID, SCALE
+from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError, lowers
+from tpuflow.lowering.settings import GRID, SCALE, WEIGHTS
 from tpuflow.lowering.view import View
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from tpuflow.lowering.lowering import Lowering
     from tpuflow.lowering.plan import Step
 
@@ -61,7 +63,9 @@ def _embedding(context: Lowering, step: Step) -> None:
     config = context.config(step)
     low, high = float(table.min(initial=0.0)), float(table.max(initial=0.0))
     quant = scheme.floating(config.dtype)
-    if not quant.is_float and bound_of(node.inputs[1]) is not None:
+    if not quant.is_float and _is_matrix(step.output):
+        quant = _weight_grid(context, step, max(-low, high))
+    elif not quant.is_float and bound_of(node.inputs[1]) is not None:
         quant = context.grids.target(step)  # by what reads it: angles are fine, masks reach as far as scores
     elif not quant.is_float:
         dtype = context.grids.dtype_of(step)
@@ -75,9 +79,27 @@ def _embedding(context: Lowering, step: Step) -> None:
     stored = context.rearrange(value)
     if stored.quant is not None:
         raise UnsupportedNodeError("indices must be integers", "indices")
-    name = node.inputs[0].name if node.inputs[0] is not None else None
-    op = Op.embedding(
-        table=context.constant(name or "table", quant.codes(table), quant), indices=stored.tensor
-    )
+    op = Op.embedding(table=context.picked_table(node.inputs[0], table, quant), indices=stored.tensor)
     shape = shape_of(step.output)
     context.emit(step, op, shape, View.dense(shape), quant)
+
+
+def _is_matrix(value: ir.Value) -> bool:
+    """Whether a value, seen in another shape, is the right operand of products and nothing else."""
+    uses = list(value.uses())
+    return bool(uses) and all(
+        (node.op_type == "MatMul" and index == 1)
+        or (node.op_type in VIEWS and index == 0 and _is_matrix(node.outputs[0]))
+        for node, index in uses
+    )
+
+
+def _weight_grid(context: Lowering, step: Step, magnitude: float) -> scheme.Quant:
+    """The grid of matrices that are picked at run time: that of weights, with one scale."""
+    config = context.config(step)
+    width = 8 if config.per_block else config.weight_bits or scheme.bits(config.dtype)
+    context.settings.honors(step.names, WEIGHTS, SCALE)
+    form = scheme.Format(
+        "int8" if width <= 8 else "int16", "symmetric_restricted", width, config.power_of_two
+    )
+    return scheme.symmetric(magnitude, form)
