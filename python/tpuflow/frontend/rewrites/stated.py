@@ -17,17 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from tpuflow.frontend.values import array_of, input_at, shape_of, steps_of
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from tpuflow.frontend.rewrite import Emitter, Rules
 
 __all__ = ["RULES", "keeps_integers"]
 
 Array = npt.NDArray[Any]
+
+UNITS = {ir.DataType.FLOAT4E2M1: 0.5}
+"""What all codes of a float type are multiples of, where they are few multiples."""
 
 
 def keeps_integers(node: ir.Node) -> bool:
@@ -54,19 +56,22 @@ def _parameters(node: ir.Node, shape: tuple[int, ...]) -> tuple[Array, Array] | 
     scale, zero = array_of(input_at(node, 1)), array_of(input_at(node, 2))
     if scale is None or (zero is None and input_at(node, 2) is not None):
         return None
-    zeros = np.zeros(1) if zero is None else zero
-    return _per_element(scale, node, shape), _per_element(zeros.astype(np.int64), node, shape)
+    zeros = np.zeros(1, np.int64) if zero is None else zero
+    return _per_element(scale, node, shape), _per_element(zeros, node, shape)
 
 
 def dequantize_constant(node: ir.Node, emit: Emitter) -> ir.Value | None:
-    """The numbers constant codes stand for."""
-    codes = array_of(node.inputs[0])
+    """The numbers constant codes stand for, integers or floats of 4 or 8 bits."""
+    x, codes = node.inputs[0], array_of(node.inputs[0])
     parameters = None if codes is None else _parameters(node, codes.shape)
-    if codes is None or parameters is None:
+    if x is None or x.dtype is None or codes is None or parameters is None:
         return None
-    scale, zero = parameters
-    numbers = (codes.astype(np.int64) - zero).astype(np.float32) * scale.astype(np.float32)
-    return emit.constant(numbers, "numbers", steps=scale.astype(np.float32))
+    scale, zero = parameters[0].astype(np.float32), parameters[1]
+    is_float = x.dtype.is_floating_point()
+    exact = np.float32 if is_float else np.int64
+    numbers = (codes.astype(exact) - zero.astype(exact)).astype(np.float32) * scale
+    unit = UNITS.get(x.dtype) if is_float else 1.0
+    return emit.constant(numbers, "numbers", steps=None if unit is None else scale * np.float32(unit))
 
 
 def quantize_constant(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -79,7 +84,8 @@ def quantize_constant(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if not np.issubdtype(kind, np.integer):
         return None
     scale, zero = parameters
-    codes = np.rint(numbers.astype(np.float32) / scale.astype(np.float32)).astype(np.float64) + zero
+    codes = np.rint(numbers.astype(np.float32) / scale.astype(np.float32)).astype(np.float64)
+    codes += zero.astype(np.int64)
     return emit.constant(np.clip(codes, np.iinfo(kind).min, np.iinfo(kind).max).astype(kind), "codes")
 
 
