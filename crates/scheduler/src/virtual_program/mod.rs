@@ -146,14 +146,20 @@ impl VirtualInstruction {
         Some((buffer(to), buffer(from)))
     }
 
-    /// Buffer of the result of a unit that computes or looks up.
-    fn result(&self) -> Option<BufferId> {
+    /// Where a lookup puts rows of a table, and the buffers of table and indices.
+    pub fn lookup(&self) -> Option<(BufferId, [BufferId; 2])> {
+        let Work::Lookup(l) = &self.work else { return None };
+        let buffer = |view: &View| VirtualAddress::of_field(view.address).buffer;
+        Some((buffer(&l.output), [buffer(&l.table), buffer(&l.indices)]))
+    }
+
+    /// Buffer of the result of a unit that computes.
+    pub fn result(&self) -> Option<BufferId> {
         let output = match &self.work {
             Work::Matrix(m) => &m.output,
             Work::Vector(v) => &v.output,
             Work::Pool(p) => &p.output,
-            Work::Lookup(l) => &l.output,
-            Work::Transfer(_) | Work::Expand(_) => return None,
+            Work::Transfer(_) | Work::Expand(_) | Work::Lookup(_) => return None,
         };
         Some(VirtualAddress::of_field(output.address).buffer)
     }
@@ -237,11 +243,13 @@ impl VirtualProgram {
         Self { buffers: self.buffers.clone(), descriptors: self.descriptors.clone(), instructions }
     }
 
-    /// By buffer, whether something is loaded there, and nothing else is written: a concatenation of inputs and results holds both.
+    /// By buffer, whether something is loaded or looked up there, and nothing else is written: a concatenation of inputs and
+    /// results holds both.
     pub fn loaded_alone(&self) -> Vec<bool> {
         let mut loaded = vec![false; self.buffers.len()];
-        for (to, _) in self.instructions.iter().filter_map(VirtualInstruction::load) {
-            loaded[to.index()] = true;
+        for instruction in &self.instructions {
+            let filled = instruction.load().map(|(to, _)| to).or(instruction.lookup().map(|(to, _)| to));
+            filled.into_iter().for_each(|to| loaded[to.index()] = true);
         }
         for buffer in self.instructions.iter().filter_map(VirtualInstruction::result) {
             loaded[buffer.index()] = false;

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["RULES", "chosen_products"]
 
 Array = npt.NDArray[Any]
+LARGE = 1 << 15
+"""Elements of a matrix that are loaded in more time than starting a second load takes."""
+TILE = 128
+"""Columns of the array."""
 
 
 def _chosen(value: ir.Value | None) -> tuple[Array, Array | None, ir.Value] | None:
@@ -96,19 +100,36 @@ def _by_row(x: ir.Value, index: ir.Value, weights: Array, emit: Emitter) -> ir.V
     count, _, columns = weights.shape
     largest = np.abs(weights).max(axis=1, keepdims=True)
     largest[largest == 0] = 1
-    table = emit.constant((weights / largest).astype(np.float32).reshape(count, -1), "matrices")
+    numbers = (weights / largest).astype(np.float32)
+    parts = _parts(inner, columns)
+    stacks = [np.ascontiguousarray(numbers[:, :, part.start : part.stop]) for part in parts]
+    tables = [emit.constant(stack.reshape(count, -1), "matrices") for stack in stacks]
     factors = emit.constant(largest.reshape(count, columns).astype(np.float32), "factors")
     made = []
     for b in range(batch):
         one = emit.slice(index, 0, range(b, b + 1), f"index{b}") if batch > 1 else index
-        matrix = emit("Gather", table, one, attributes={"axis": 0}, label=f"picked{b}")
-        matrix = emit.reshape(matrix, (inner, columns), f"matrix{b}")
         row = emit.slice(x, 0, range(b, b + 1), f"part{b}") if batch > 1 else x
-        product = emit("MatMul", emit.reshape(row, (rows, inner), f"row{b}"), matrix, label=f"product{b}")
-        made.append(emit.reshape(product, (1, rows, columns), f"products{b}"))
-    products = emit("Concat", *made, attributes={"axis": 0}, label="products") if batch > 1 else made[0]
+        row = emit.reshape(row, (rows, inner), f"row{b}")
+        products = []
+        for table, part in zip(tables, parts, strict=True):
+            matrix = emit("Gather", table, one, attributes={"axis": 0}, label=f"picked{b}")
+            matrix = emit.reshape(matrix, (inner, len(part)), f"matrix{b}")
+            products.append(emit("MatMul", row, matrix, label=f"product{b}"))
+        whole = products[0]
+        if len(parts) > 1:
+            whole = emit("Concat", *products, attributes={"axis": 1}, label=f"joined{b}")
+        made.append(emit.reshape(whole, (1, rows, columns), f"products{b}"))
+    every = emit("Concat", *made, attributes={"axis": 0}, label="products") if batch > 1 else made[0]
     picked = emit("Gather", factors, index, attributes={"axis": 0}, label="picked_factors")
-    return emit("Mul", products, emit.reshape(picked, (batch, 1, columns), "by_row"), label="scaled")
+    return emit("Mul", every, emit.reshape(picked, (batch, 1, columns), "by_row"), label="scaled")
+
+
+def _parts(inner: int, columns: int) -> list[range]:
+    """The columns of each table: two of large matrices, for a table lies in one channel of memory."""
+    half = -(-columns // (2 * TILE)) * TILE
+    if columns <= TILE or inner * columns < LARGE:
+        return [range(columns)]
+    return [range(half), range(half, columns)]
 
 
 def _by_matrix(x: ir.Value, index: ir.Value, weights: Array, steps: Array | None, emit: Emitter) -> ir.Value:

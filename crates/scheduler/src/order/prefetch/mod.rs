@@ -15,7 +15,8 @@
 //!
 //! Loads of constants keep their order, that of use unless another is tried ([`search`]): one that is needed late does not
 //! overtake one that is needed early. What a position
-//! later in the list waits for lies before it, so a load moved ahead can delay others but never deadlock.
+//! later in the list waits for lies before it, so a load moved ahead can delay others but never deadlock. Rows that are looked up,
+//! such as the matrices of experts, are loads that must not come before their indices.
 
 mod model;
 mod search;
@@ -427,10 +428,16 @@ fn busy(
 fn loads(code: &VirtualProgram, live_ranges: &[Option<Lifetime>]) -> Vec<Load> {
     let (mut loads, alone): (Vec<Load>, _) = (Vec::new(), code.loaded_alone());
     let mut by_buffer: Vec<Option<usize>> = vec![None; code.buffers.len()];
-    // Position after the last store to each DDR buffer.
+    // Position after the last store to each DDR buffer, and after the last result in each buffer of a cache.
     let mut written = vec![0u32; code.buffers.len()];
     for (id, instruction) in code.ids().zip(&code.instructions) {
-        if let Some((to, from)) = instruction.load() {
+        let filled = instruction.load().map(|(to, from)| (to, from, written[from.index()]));
+        let looked_up = || {
+            let (to, [table, indices]) = instruction.lookup()?;
+            Some((to, table, written[table.index()].max(written[indices.index()])))
+        };
+        if let Some((to, from, release)) = filled.or_else(looked_up) {
+            written[to.index()] = id.0 + 1;
             if !alone[to.index()] {
                 continue;
             }
@@ -442,14 +449,15 @@ fn loads(code: &VirtualProgram, live_ranges: &[Option<Lifetime>]) -> Vec<Load> {
             });
             let load = &mut loads[index];
             load.instructions.push(id);
-            load.releases.push(written[from.index()]);
-            load.ordered &= code.buffers[from.index()].content != Content::Computed;
+            load.releases.push(release);
+            load.ordered &= instruction.lookup().is_none() && code.buffers[from.index()].content != Content::Computed;
         } else if let Some(t) = instruction.transfer() {
             written[VirtualAddress::of_field(t.ddr_address).buffer.index()] = id.0 + 1;
         } else {
             for index in instruction.touches().iter().filter_map(|b| by_buffer[b.index()]) {
                 loads[index].users.push(id);
             }
+            instruction.result().into_iter().for_each(|buffer| written[buffer.index()] = id.0 + 1);
         }
     }
     loads
