@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -19,7 +20,7 @@ from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.config import ConfigError
 from tpuflow.errors import GraphError
 from tpuflow.execution.levels import graph_level, program_level
-from tpuflow.lowering.packed import pack, packed_codes
+from tpuflow.lowering.packed import Packed, pack, packed_codes
 
 SMALL = Path(__file__).parent.parent / "end_to_end" / "small.toml"
 BLOCKS = {"weight_bits": 4, "per_block": True, "weight_block_size": 32}
@@ -38,36 +39,44 @@ def random_parts(rows: int, columns: int, block: int, seed: int, *, zeros: bool)
 @given(
     st.integers(1, 140),
     st.integers(1, 9),
-    st.sampled_from([32, 64, 128]),
-    st.integers(0, 1),
+    st.sampled_from([16, 32, 64, 128]),
+    st.sampled_from(["symmetric", "zero points", "floats"]),
     st.integers(0, 99),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=90, deadline=None)
 def test_elements_are_those_of_the_reference(
-    rows: int, columns: int, block: int, zeros: int, seed: int
+    rows: int, columns: int, block: int, kind: str, seed: int
 ) -> None:
-    parts = random_parts(rows, columns, block, seed, zeros=bool(zeros))
-    builder = _core.GraphBuilder("packed")
-    number = builder.packed_constant("w", *parts, block=block, scale=[0.1] * columns)
+    parts = random_parts(rows, columns, block, seed, zeros=kind == "zero points")
+    builder, is_float = _core.GraphBuilder("packed"), kind == "floats"
+    number = builder.packed_constant("w", *parts, block=block, scale=[0.1] * columns, is_float=is_float)
     op = _core.Op.rearrange(input=0, dims=[1], strides=[1], offset=0)  # anything that makes it a graph
     builder.output(builder.layer("y", op, "y", [1], "int8"))
     graph = builder.finish()
-    np.testing.assert_array_equal(graph.constant(number), reference.expand(*parts, block))
+    expected = reference.expand(*parts, block, is_float=is_float)
+    np.testing.assert_array_equal(graph.constant(number), expected)
+    ours = Packed(block, *parts, np.ones(columns), is_float)
+    np.testing.assert_array_equal(ours.elements(), expected)
     found = graph.packed(number)
     assert found is not None
     assert found[0] == block
     np.testing.assert_array_equal(found[1], parts[0])
     np.testing.assert_array_equal(found[2], parts[1])
     assert (found[3] is None) == (parts[2] is None)
+    assert found[4] == is_float
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"block": 48}, "a block of packed weights has 32, 64 or 128 rows, not 48"),
+        ({"block": 48}, "a block of packed weights has 16, 32, 64 or 128 rows, not 48"),
         ({"block": 64}, "have 8 bytes of scales, not 16"),
         ({"codes": np.full((64, 8), 16, np.uint8)}, "codes of packed weights are 0 to 15, not 16"),
         ({"zero_points": np.full((2, 8), 99, np.uint8)}, "zero points of packed weights are 0 to 15, not 99"),
+        (
+            {"zero_points": np.full((2, 8), 9, np.uint8), "is_float": True},
+            "codes that are floats have no zero points",
+        ),
     ],
 )
 def test_wrong_parts_are_refused(change: dict[str, Any], words: str) -> None:
@@ -170,6 +179,63 @@ def test_codes_a_model_states_are_kept() -> None:
     assert packed[0] == 32 and packed[3] is None
     assert all(each.sqnr > 28 for each in found.compare(feeds[0]).values())
     found.equals_reference(feeds[1])
+
+
+FLOATS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def test_every_float_of_4_bits_is_exact_where_scales_are_near_powers_of_two() -> None:
+    """MXFP4 weights, every code in blocks whose scales lie up to 8 times apart: elements lose nothing."""
+    numbers = np.tile(FLOATS, 8)[:, np.newaxis].repeat(5, 1)
+    exponents = np.random.default_rng(6).integers(-3, 1, (4, 5)) + np.arange(-60, 65, 31)
+    steps = np.ldexp(0.5, exponents).repeat(32, 0).astype(np.float32)
+    weights = (numbers * 2 * steps).astype(np.float32)
+    found = packed_codes(weights, steps)
+    assert found is not None and found.is_float and found.block == 32
+    np.testing.assert_array_equal(found.elements() * found.columns, weights)
+
+
+@pytest.mark.parametrize("block", [16, 32])
+@pytest.mark.parametrize("scales", ["powers", "any"])
+def test_floats_of_4_bits_stay_packed_and_every_level_computes_the_same(
+    scales: str, block: int, tmp_path: Path
+) -> None:
+    rng, rows, columns = np.random.default_rng(7), 96, 150
+    codes = FLOATS[rng.integers(0, 16, (rows, columns))].astype(ml_dtypes.float4_e2m1fn)
+    count = rows // block
+    if scales == "powers":
+        stated_scales = (
+            rng.integers(118, 124, (count, columns)).astype(np.uint8).view(ml_dtypes.float8_e8m0fnu)
+        )
+    else:
+        stated_scales = rng.uniform(0.01, 0.2, (count, columns)).astype(np.float32)
+    constants = [numpy_helper.from_array(codes, "codes"), numpy_helper.from_array(stated_scales, "scales")]
+    nodes = [
+        helper.make_node(
+            "DequantizeLinear", ["codes", "scales"], ["w"], axis=0, block_size=block, output_dtype=1
+        ),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, width])
+        for name, width in (("x", rows), ("y", columns))
+    ]
+    graph = helper.make_graph(nodes, "floats", ports[:1], ports[1:], constants)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=12)
+    feeds = normal(proto, 2)
+    found = lowered(proto, feeds)
+    packed = next(each for number in range(9) if (each := found.graph.packed(number)) is not None)
+    assert packed[4] and packed[0] == block
+    np.testing.assert_array_equal(FLOATS[packed[1]], codes.astype(np.float64))
+    assert all(each.sqnr > 35 for each in found.compare(feeds[0]).values())
+    found.equals_reference(feeds[1])
+    found.graph.save(tmp_path / "x.tpuq")
+    loaded = _core.Graph.load(tmp_path / "x.tpuq")
+    for machine, level in (("128x128_asic", 5), ("32x32_fpga", 1), (SMALL, 1)):
+        program = compile_graph(loaded, machine, level)
+        assert "Floats" in program.to_text(constants=False)
+        program.save(tmp_path / "x.tpu")
+        found.equals_program(_core.Program.load(tmp_path / "x.tpu"), feeds[0])
 
 
 def test_zero_points_of_stated_codes() -> None:

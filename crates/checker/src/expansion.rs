@@ -1,6 +1,7 @@
 //! Instructions that load packed weights: where the codes come from, and where the elements go.
 
 use tpuflow_ir::isa::Expand;
+use tpuflow_ir::packed::CodeKind;
 use tpuflow_ir::{Space, TensorId};
 
 use crate::constant_map::{Constant, ConstantByte};
@@ -24,7 +25,7 @@ impl Walk<'_> {
     pub(crate) fn expand(&mut self, e: &Expand) -> Result<(), Fault> {
         let (rows, columns) = (u64::from(e.rows), u64::from(e.row_bytes));
         let line = columns.div_ceil(2);
-        let header = columns + if e.has_zero_points { line } else { 0 };
+        let header = columns + if e.codes == CodeKind::ZeroPoints { line } else { 0 };
         let bytes = rows.div_ceil(e.block.into()) * header + rows * line;
         let (start, end) = (e.ddr_address, e.ddr_address + bytes);
         let constants = self.program.constants.get(usize::from(e.ddr_space)).map_or(0, |c| c.len() as u64);
@@ -66,7 +67,7 @@ impl Walk<'_> {
             count,
             ConstantByte { of: Constant::Scales(weights), byte: cell },
         )?;
-        if !image.has_zero_points {
+        if !image.has_zero_points() {
             return Ok(());
         }
         let zero_points = ConstantByte { of: Constant::ZeroPoints(weights, cell % 2), byte: cell / 2 };

@@ -2,7 +2,7 @@
 //!
 //! A constant of K rows and N columns is cut into blocks of rows. Every column of a block has a scale of 8 bits and, if the
 //! constant has any, a zero point of 4; an element is `clamp(RNE((code - zero) * scale / 16), -128, 127)` (`docs/arithmetic.md`,
-//! section 2). Scales of columns, floats, are those of the int8 constant.
+//! section 2). Codes may also be floats of 4 bits, in halves. Scales of columns, floats, are those of the int8 constant.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,11 +10,25 @@ use crate::Image;
 use crate::error::PackedError;
 
 /// Rows a block may have.
-pub const BLOCKS: [u32; 3] = [32, 64, 128];
+pub const BLOCKS: [u32; 4] = [16, 32, 64, 128];
 /// The zero point of constants without any: codes 0 to 15 stand for -8 to 7.
 pub const SYMMETRIC: u8 = 8;
 /// Fraction bits of a block's scale.
 const FRACTION: u32 = 4;
+/// What floats of 4 bits (E2M1: a sign, two bits of exponent, one of mantissa) stand for, in halves.
+const HALVES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// What codes of 4 bits are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum CodeKind {
+    /// Integers, less 8.
+    #[default]
+    Symmetric,
+    /// Integers, less the zero point of their column's block.
+    ZeroPoints,
+    /// Floats E2M1, in halves.
+    Floats,
+}
 
 /// An int8 constant of two axes as codes of 4 bits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +38,9 @@ pub struct Packed {
     pub block: u32,
     /// Whether columns of blocks have zero points.
     pub has_zero_points: bool,
+    /// Whether codes are floats, which have no zero points.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_float: bool,
     /// Row-major codes of 0 to 15, two a byte, the first in the low bits.
     #[serde(skip, default = "nothing")]
     pub codes: Image,
@@ -39,10 +56,13 @@ fn nothing() -> Image {
     Vec::new().into()
 }
 
-/// The int8 element a code stands for.
+/// The int8 element a code stands for; `zero_point` is that of integers.
 #[must_use]
-pub fn element(code: u8, zero_point: u8, scale: u8) -> i8 {
-    let exact = (i32::from(code) - i32::from(zero_point)) * i32::from(scale);
+pub fn element(kind: CodeKind, code: u8, zero_point: u8, scale: u8) -> i8 {
+    let exact = match kind {
+        CodeKind::Floats => i32::from(HALVES[usize::from(code % 16)]),
+        CodeKind::Symmetric | CodeKind::ZeroPoints => i32::from(code) - i32::from(zero_point),
+    } * i32::from(scale);
     let (floor, rest) = (exact >> FRACTION, exact & ((1 << FRACTION) - 1));
     let half = 1 << (FRACTION - 1);
     let rounded = floor + i32::from(rest > half || (rest == half && floor & 1 == 1));
@@ -60,16 +80,37 @@ pub fn unpack(bytes: &[u8], codes: &mut [u8]) {
     }
 }
 
-/// The int8 elements of a row of codes, which start at a byte, with the zero point and the scale of every column.
-pub fn expand_row(codes: &[u8], zero_points: &[u8], scales: &[u8], elements: &mut [u8]) {
+/// The int8 elements of a row of codes, which start at a byte, with the zero point (of integers) and the scale of every column.
+pub fn expand_row(kind: CodeKind, codes: &[u8], zero_points: &[u8], scales: &[u8], elements: &mut [u8]) {
     unpack(codes, elements);
+    scale_row(kind, zero_points, scales, elements);
+}
+
+/// Turns codes, one a byte, into elements.
+fn scale_row(kind: CodeKind, zero_points: &[u8], scales: &[u8], elements: &mut [u8]) {
+    if kind == CodeKind::Floats {
+        for (element, &scale) in elements.iter_mut().zip(scales) {
+            *element = rounded(HALVES[usize::from(*element % 16)].into(), scale).cast_unsigned();
+        }
+        return;
+    }
     // Side by side, so that many are computed at once.
     for ((element, &zero_point), &scale) in elements.iter_mut().zip(zero_points).zip(scales) {
-        *element = rounded(*element, zero_point, scale).cast_unsigned();
+        *element = rounded(i16::from(*element) - i16::from(zero_point), scale).cast_unsigned();
     }
 }
 
 impl Packed {
+    /// What its codes are.
+    #[must_use]
+    pub fn kind(&self) -> CodeKind {
+        match (self.is_float, self.has_zero_points) {
+            (true, _) => CodeKind::Floats,
+            (false, true) => CodeKind::ZeroPoints,
+            (false, false) => CodeKind::Symmetric,
+        }
+    }
+
     /// Blocks of a constant of so many rows.
     #[must_use]
     pub fn blocks(&self, rows: usize) -> usize {
@@ -108,6 +149,9 @@ impl Packed {
         if !BLOCKS.contains(&self.block) {
             return Err(PackedError::Block(self.block));
         }
+        if self.is_float && self.has_zero_points {
+            return Err(PackedError::FloatZeroPoints);
+        }
         let cells = self.blocks(rows) * columns;
         let wanted = [
             ("codes", (rows * columns).div_ceil(2), self.codes.len()),
@@ -136,9 +180,7 @@ impl Packed {
             let scales = &self.scales[cells.clone()][..columns];
             let zero_points = if self.has_zero_points { &self.zero_points[cells][..columns] } else { &symmetric };
             self.unpack(row * columns, elements);
-            for ((element, &zero_point), &scale) in elements.iter_mut().zip(zero_points).zip(scales) {
-                *element = rounded(*element, zero_point, scale).cast_unsigned();
-            }
+            scale_row(self.kind(), zero_points, scales, elements);
         }
         out
     }
@@ -153,9 +195,9 @@ impl Packed {
     }
 }
 
-/// As [`element`], without a branch.
-fn rounded(code: u8, zero_point: u8, scale: u8) -> i8 {
-    let exact = (i16::from(code) - i16::from(zero_point)) * i16::from(scale);
+/// As [`element`], of what a code stands for, without a branch.
+fn rounded(number: i16, scale: u8) -> i8 {
+    let exact = number * i16::from(scale);
     let odd = exact >> FRACTION & 1;
     ((exact + (1 << (FRACTION - 1)) - 1 + odd) >> FRACTION).clamp(-128, 127) as i8
 }
@@ -166,19 +208,34 @@ mod tests {
 
     #[test]
     fn elements_round_to_even_and_saturate() {
-        let of = |code, scale| element(code, SYMMETRIC, scale);
+        let of = |code, scale| element(CodeKind::Symmetric, code, SYMMETRIC, scale);
+        let about = |code, zero, scale| element(CodeKind::ZeroPoints, code, zero, scale);
         assert_eq!([of(9, 8), of(11, 8), of(7, 8), of(5, 8)], [0, 2, 0, -2]);
-        assert_eq!([of(0, 255), of(15, 255), element(15, 0, 255), element(0, 15, 255)], [-128, 112, 127, -128]);
+        assert_eq!([of(0, 255), of(15, 255), about(15, 0, 255), about(0, 15, 255)], [-128, 112, 127, -128]);
         assert_eq!([of(8, 255), of(15, 0)], [0, 0]);
     }
 
     #[test]
+    fn floats_are_exact_with_large_scales_that_are_powers_of_two() {
+        let numbers = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+        for code in 0..16u8 {
+            let number = numbers[usize::from(code % 8)] * if code < 8 { 1.0 } else { -1.0 };
+            for scale in [16u8, 32, 64, 128] {
+                let expected = number * 2.0 * f64::from(scale) / 16.0;
+                assert_eq!(f64::from(element(CodeKind::Floats, code, 0, scale)), expected + 0.0);
+            }
+        }
+        assert_eq!([7, 15].map(|code| element(CodeKind::Floats, code, 0, 255)), [127, -128]);
+    }
+
+    #[test]
     fn elements_computed_side_by_side_are_the_same() {
-        for code in 0..16 {
-            for zero_point in 0..16 {
-                for scale in 0..=255 {
-                    assert_eq!(rounded(code, zero_point, scale), element(code, zero_point, scale));
-                }
+        for (code, zero_point) in (0..16u8).flat_map(|code| (0..16u8).map(move |zero| (code, zero))) {
+            for (scale, kind) in (0..=255).flat_map(|scale| [(scale, CodeKind::ZeroPoints), (scale, CodeKind::Floats)])
+            {
+                let mut found = [code];
+                scale_row(kind, &[zero_point], &[scale], &mut found);
+                assert_eq!(found[0].cast_signed(), element(kind, code, zero_point, scale));
             }
         }
     }
@@ -191,11 +248,12 @@ mod tests {
             (random >> 24) as u8
         };
         for (rows, columns) in [(1usize, 1usize), (33, 7), (64, 8), (3, 0), (70, 33)] {
-            for has_zero_points in [false, true] {
+            for (has_zero_points, is_float) in [(false, false), (true, false), (false, true)] {
                 let cells = rows.div_ceil(32) * columns;
                 let packed = Packed {
                     block: 32,
                     has_zero_points,
+                    is_float,
                     codes: (0..(rows * columns).div_ceil(2)).map(|_| byte()).collect::<Vec<u8>>().into(),
                     scales: (0..cells).map(|_| byte()).collect::<Vec<u8>>().into(),
                     zero_points: (0..if has_zero_points { cells } else { 0 })
@@ -206,7 +264,8 @@ mod tests {
                 assert_eq!(packed.check(&[rows, columns]), Ok(()));
                 let one_by_one = (0..rows * columns).map(|at| {
                     let cell = at / columns / 32 * columns + at % columns;
-                    element(packed.code(at), packed.zero_point(cell), packed.scales[cell]).cast_unsigned()
+                    let (zero, scale) = (packed.zero_point(cell), packed.scales[cell]);
+                    element(packed.kind(), packed.code(at), zero, scale).cast_unsigned()
                 });
                 assert_eq!(packed.expand(&[rows, columns]), one_by_one.collect::<Vec<u8>>());
             }
@@ -221,6 +280,7 @@ mod tests {
         let packed = Packed {
             block: 32,
             has_zero_points: false,
+            is_float: false,
             codes: codes.into(),
             scales: scales.into(),
             zero_points: nothing(),

@@ -20,7 +20,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::atomic::write;
 use crate::error::{FileError, Kind, ProgramError, Versions};
-use crate::isa::{Descriptor, Instruction, VectorOp};
+use crate::isa::{Descriptor, Instruction, VectorOp, Work};
+use crate::packed::CodeKind;
 use crate::{Error, Image, Port, Program};
 
 /// Version of the form of programs without states. From 4 on the checksum is one of pieces, which all processors share in.
@@ -33,6 +34,8 @@ const WITH_STREAM: u32 = 6;
 const WITH_SHARED_NORM: u32 = 7;
 /// Version of the form of programs with outputs that lie without padding.
 const WITHOUT_PADDING: u32 = 8;
+/// Version of the form of programs with packed weights whose codes are floats.
+const WITH_PACKED_FLOATS: u32 = 9;
 /// Oldest version that is read.
 const OLDEST: u32 = 3;
 /// Bytes of a piece of the checksum.
@@ -133,8 +136,10 @@ impl Program {
         let program = self.metadata()?;
         let encoded = postcard::to_allocvec(&(&self.descriptors, &self.instructions)).map_err(ProgramError::from)?;
         let shared = |descriptor: &_| matches!(descriptor, Descriptor::Vector(VectorOp::SharedLayerNorm { .. }));
+        let has_packed_floats = |i: &Instruction| matches!(&i.work, Work::Expand(e) if e.codes == CodeKind::Floats);
         let padded = |port: &Port| port.is_whole(self.machine.word(), false);
         let version = match (&self.stream, self.states.is_empty()) {
+            _ if self.instructions.iter().any(has_packed_floats) => WITH_PACKED_FLOATS,
             _ if !self.outputs.iter().all(padded) => WITHOUT_PADDING,
             _ if self.descriptors.iter().any(shared) => WITH_SHARED_NORM,
             (Some(_), _) => WITH_STREAM,
@@ -180,8 +185,8 @@ impl Program {
         }
         let text = entries.and_then(|entries| entries.get(KEY)).ok_or(FileError::Absent(Kind::Program))?;
         let Version { version } = serde_json::from_str(text).map_err(FileError::Header)?;
-        if !(OLDEST..=WITHOUT_PADDING).contains(&version) {
-            let reads = Versions { oldest: OLDEST, newest: WITHOUT_PADDING };
+        if !(OLDEST..=WITH_PACKED_FLOATS).contains(&version) {
+            let reads = Versions { oldest: OLDEST, newest: WITH_PACKED_FLOATS };
             return Err(FileError::version(Kind::Program, version, reads));
         }
         let header: Header = serde_json::from_str(text).map_err(FileError::Header)?;
@@ -314,11 +319,13 @@ mod tests {
 
     #[test]
     fn refusals_name_the_reason() {
-        let version = refusal(&format!(r#"{{\"version\":{VERSION}"#), r#"{\"version\":9"#);
-        let reads = format!("{OLDEST} to {WITHOUT_PADDING}");
+        // One more digit than there was, one letter less behind it.
+        let written = format!(r#"{{\"version\":{VERSION},\"sha256\""#);
+        let version = refusal(&written, r#"{\"version\":10,\"sha25\""#);
+        let reads = format!("{OLDEST} to {WITH_PACKED_FLOATS}");
         assert_eq!(
             version,
-            format!("version 9 of the program file is newer than this build, which reads {reads}: update tpuflow")
+            format!("version 10 of the program file is newer than this build, which reads {reads}: update tpuflow")
         );
         let version = refusal(&format!(r#"{{\"version\":{VERSION}"#), r#"{\"version\":2"#);
         assert_eq!(

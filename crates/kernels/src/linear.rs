@@ -395,14 +395,19 @@ mod tests {
     fn nibbles_give_the_codes_of_their_elements() {
         let (m, zero_x) = (4, -9);
         let byte = |i: usize| ((i as u32).wrapping_mul(2_654_435_761) >> 13) as u8;
-        for ([k, n], has_zero_points) in
-            [([40usize, 65usize], false), ([64, 129], true), ([100, 3], true), ([32, 200], false)]
-        {
+        for ([k, n], has_zero_points, is_float) in [
+            ([40usize, 65usize], false, false),
+            ([64, 129], true, false),
+            ([100, 3], true, false),
+            ([32, 200], false, true),
+            ([70, 66], false, true),
+        ] {
             let cells = k.div_ceil(32) * n;
             let bytes = |count: usize, mask: u8| (0..count).map(|i| byte(i + count) & mask).collect::<Vec<u8>>().into();
             let packed = Packed {
                 block: 32,
                 has_zero_points,
+                is_float,
                 codes: bytes((k * n).div_ceil(2), 255),
                 scales: bytes(cells, 255),
                 zero_points: bytes(if has_zero_points { cells } else { 0 }, 15),

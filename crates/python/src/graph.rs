@@ -16,7 +16,8 @@ use crate::error::Failure;
 use crate::operators::Operator;
 
 /// Rows of a block, codes, scales and zero points.
-type PackedArrays<'py> = (u32, Bound<'py, PyArray2<u8>>, Bound<'py, PyArray2<u8>>, Option<Bound<'py, PyArray2<u8>>>);
+type PackedArrays<'py> = (u32, Bytes2<'py>, Bytes2<'py>, Option<Bytes2<'py>>, bool);
+type Bytes2<'py> = Bound<'py, PyArray2<u8>>;
 
 /// Registers the classes of this module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -99,7 +100,8 @@ impl GraphBuilder {
     }
 
     /// Adds an int8 constant of two axes as codes of 4 bits in blocks of rows and returns its number.
-    #[pyo3(signature = (name, codes, scales, zero_points=None, *, block, scale=None))]
+    #[pyo3(signature = (name, codes, scales, zero_points=None, *, block, scale=None, is_float=false))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn packed_constant(
         &mut self,
         name: String,
@@ -108,6 +110,7 @@ impl GraphBuilder {
         zero_points: Option<PyReadonlyArray2<'_, u8>>,
         block: u32,
         scale: Option<Scale>,
+        is_float: bool,
     ) -> PyResult<u32> {
         let fail = |reason: String| Failure::graph(format!("constant \"{name}\": {reason}"));
         let dense = |array: &PyReadonlyArray2<'_, u8>| -> Vec<u8> {
@@ -121,6 +124,7 @@ impl GraphBuilder {
         let packed = Packed {
             block,
             has_zero_points: zero_points.is_some(),
+            is_float,
             codes: pairs.collect::<Vec<u8>>().into(),
             scales: dense(&scales).into(),
             zero_points: zero_points.as_ref().map_or_else(Vec::new, dense).into(),
@@ -401,7 +405,8 @@ impl Graph {
         arrays::array(py, &tensor.shape, &values)
     }
 
-    /// Rows of a block, codes, scales and zero points of a constant of 4 bits, one byte each; None of any other tensor.
+    /// Rows of a block, codes, scales and zero points of a constant of 4 bits, one byte each, and whether codes are floats; None of
+    /// any other tensor.
     fn packed<'py>(&self, py: Python<'py>, tensor: u32) -> PyResult<Option<PackedArrays<'py>>> {
         let Some((tensor, packed)) =
             self.graph.tensors.get(tensor as usize).and_then(|tensor| Some((tensor, tensor.packed.as_ref()?)))
@@ -415,7 +420,7 @@ impl Graph {
         };
         let codes = array((0..tensor.elements()).map(|index| packed.code(index)).collect())?;
         let zero_points = packed.has_zero_points.then(|| array(packed.zero_points.to_vec())).transpose()?;
-        Ok(Some((packed.block, codes, array(packed.scales.to_vec())?, zero_points)))
+        Ok(Some((packed.block, codes, array(packed.scales.to_vec())?, zero_points, packed.is_float)))
     }
 
     /// The graph as JSON, without the elements of its constants.

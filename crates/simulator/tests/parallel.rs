@@ -5,6 +5,7 @@ use crate::build::{CODES, cache_view, pool, product, program, push, tiny, vector
 use proptest::prelude::*;
 use tpuflow_ir::access::{Accesses, Stretch, accesses};
 use tpuflow_ir::isa::{Direction, Expand, FloatOutput, Lookup, PoolKind, Scaling, Transfer, VectorOp};
+use tpuflow_ir::packed::CodeKind;
 use tpuflow_ir::{BinaryKind, DType, Descriptor, Machine, Program, Space, Unit, View, Window, Work};
 use tpuflow_simulator::{Options, Run, SimError, simulate};
 
@@ -64,7 +65,7 @@ fn work(p: &mut Program, (kind, places, sizes): Draw, scale: usize) -> (Unit, Wo
                 rows: size(0, 40) as u32,
                 row_bytes: size(1, 24) as u32,
                 block: [3, 8, 32][size(2, 3) - 1],
-                has_zero_points: sizes[4] % 3 == 0,
+                codes: [CodeKind::ZeroPoints, CodeKind::Symmetric, CodeKind::Floats][sizes[4] as usize % 3],
             };
             (Unit::Dtl0, Work::Expand(expand))
         }

@@ -246,8 +246,10 @@ def without_winograd(*, wanted: bool) -> bool:
 def _check_blocks(bits: int | None, size: int) -> None:
     if bits != 4:
         raise ValueError("per_block needs weight_bits = 4, or weight_only = true for layers in floats")
-    if size not in {32, 64, 128}:
-        raise ValueError(f"weight_block_size = {size}: weights of 4 bits have blocks of 32, 64 or 128 rows")
+    if size not in {16, 32, 64, 128}:
+        raise ValueError(
+            f"weight_block_size = {size}: weights of 4 bits have blocks of 16, 32, 64 or 128 rows"
+        )
 
 
 def _check_weights(mode: str, strategy: str) -> None:

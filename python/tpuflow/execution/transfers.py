@@ -22,7 +22,7 @@ def ddr_access(work: Mapping[str, Any]) -> tuple[int, int, int] | None:
         return content["ddr_space"], content["ddr_address"], size
     if kind == "Expand":
         codes = -(-content["row_bytes"] // 2)
-        header = content["row_bytes"] + (codes if content["has_zero_points"] else 0)
+        header = content["row_bytes"] + (codes if content["codes"] == "ZeroPoints" else 0)
         size = -(-content["rows"] // content["block"]) * header + content["rows"] * codes
         return content["ddr_space"], content["ddr_address"], size
     if kind == "Lookup":

@@ -357,6 +357,7 @@ class Lowering:
             packed.zero_points,
             block=packed.block,
             scale=list(packed.columns),
+            is_float=packed.is_float,
         )
 
     def function(self, step: Step, node: ir.Node, source: Quant, target: Quant) -> TableFields | FloatFields:

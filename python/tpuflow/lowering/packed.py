@@ -4,9 +4,9 @@
 
 `q` is the code of a weight, `z` and `s` zero point and scale of its column's block, `S` the scale of the
 whole column: `e` are the int8 elements that the array sums over all blocks (docs/arithmetic.md, section 2;
-why in two levels and what it costs: docs/decoders.md). Weights the model states as integers in blocks
-keep their codes; others get the codes and block scales, of those near the extrema's, that leave the smallest
-squared error.
+why in two levels and what it costs: docs/decoders.md). Weights the model states as integers, or as floats of
+4 bits, in blocks keep their codes; others get the codes and block scales, of those near the extrema's, that
+leave the smallest squared error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tpuflow.io.threads import threads
 
 __all__ = ["BLOCKS", "Packed", "pack", "packed_codes"]
 
-BLOCKS = (32, 64, 128)
+BLOCKS = (16, 32, 64, 128)
 """Rows a block may have."""
 FRACTION = 16.0
 """A block's scale is in so many parts of its column's."""
@@ -31,6 +31,10 @@ LARGEST = 255.0
 PART = 1 << 18
 """Weights quantised at a time."""
 SYMMETRIC = 8
+POWER = 128.0
+"""The largest block scale of a column whose scales are powers of two apart: so all of them are exact."""
+HALVES = np.array([0, 1, 2, 3, 4, 6, 8, 12])
+"""What floats of 4 bits (E2M1) stand for, in halves, less the sign, which adds 8 to the code."""
 NEAR = 0.02
 """How far stated weights may lie from whole multiples of their steps, in steps: those are often float16."""
 TRIED = (1.0, 0.94, 0.88, 0.83, 0.78)
@@ -50,6 +54,7 @@ class Packed:
         scales: `[blocks, columns]`.
         zero_points: As many, 0 to 15; None where all are 8.
         columns: The scale of every column, float32 values.
+        is_float: Whether codes are floats E2M1, in halves.
     """
 
     block: int
@@ -57,6 +62,7 @@ class Packed:
     scales: Bytes
     zero_points: Bytes | None
     columns: Array
+    is_float: bool = False
 
     def elements(self) -> npt.NDArray[np.int8]:
         """The int8 elements the codes stand for."""
@@ -65,9 +71,13 @@ class Packed:
         zero_points = np.full_like(self.scales, SYMMETRIC) if self.zero_points is None else self.zero_points
 
         def fill(part: slice) -> None:
-            numbers = _cells(self.codes[:, part], self.block) - zero_points[:, np.newaxis, part].astype(
-                np.float64
-            )
+            numbers = _cells(self.codes[:, part], self.block)
+            if self.is_float:
+                numbers = (
+                    np.where(numbers < SYMMETRIC, 1.0, -1.0) * HALVES[numbers.astype(np.int64) % SYMMETRIC]
+                )
+            else:
+                numbers -= zero_points[:, np.newaxis, part].astype(np.float64)
             found = _elements(numbers, self.scales[:, np.newaxis, part])
             elements[:, part] = found.reshape(-1, found.shape[-1])[:rows]
 
@@ -128,7 +138,7 @@ def _pack_columns(weights: Array, block: int, floor: Array) -> tuple[Bytes, Byte
 def packed_codes(
     weights: npt.NDArray[np.floating[Any]], steps: npt.NDArray[Any] | None, floor: Array | float = 0.0
 ) -> Packed | None:
-    """The codes of weights that are integers of 4 bits in blocks of one step each; None of others."""
+    """The codes of weights that are integers or floats of 4 bits in blocks of one step; None of others."""
     if steps is None or weights.ndim != 2 or not np.all(steps > 0):
         return None
     sizes = (size for size in BLOCKS if _is_by_block(steps, size))
@@ -143,12 +153,12 @@ def packed_codes(
     cells = _cells(numbers, block)
     low, high = cells.min(axis=1), cells.max(axis=1)
     if np.any(high - low > 15):
-        return None
+        return _float_codes(numbers, steps, block, floor)
     zeros = None
     if low.min() < -SYMMETRIC or high.max() >= SYMMETRIC:
         zeros = np.clip(SYMMETRIC, -low, 15 - high)
     if zeros is not None and (zeros.min() < 0 or zeros.max() > 15):
-        return None
+        return _float_codes(numbers, steps, block, floor)
     of_block = steps[::block].astype(np.float64)
     columns = _column_scales(of_block, of_block * np.maximum(-low, high), floor)
     scales = np.clip(np.rint(of_block * FRACTION / columns), 0, LARGEST)
@@ -160,6 +170,21 @@ def packed_codes(
         None if zeros is None else zeros.astype(np.uint8),
         columns,
     )
+
+
+def _float_codes(numbers: Array, steps: npt.NDArray[Any], block: int, floor: Array | float) -> Packed | None:
+    """The codes of multiples of halves that floats of 4 bits stand for; None of others."""
+    places = np.minimum(np.searchsorted(HALVES, np.abs(numbers)), len(HALVES) - 1)
+    if np.any(HALVES[places] != np.abs(numbers)):
+        return None
+    of_block = steps[::block].astype(np.float64)
+    largest = of_block.max(axis=0)
+    powers = np.frexp(of_block / largest)[0] == 0.5
+    exact = np.maximum(largest * (FRACTION / POWER), floor).astype(np.float32).astype(np.float64)
+    columns = np.where(powers.all(axis=0), exact, _column_scales(of_block, of_block * HALVES[-1], floor))
+    scales = np.clip(np.rint(of_block * FRACTION / columns), 0, LARGEST).astype(np.uint8)
+    codes = (places + SYMMETRIC * (numbers < 0)).astype(np.uint8)
+    return Packed(block, codes, scales, None, columns, is_float=True)
 
 
 def _column_scales(steps: Array, largest: Array, floor: Array | float) -> Array:

@@ -44,8 +44,11 @@ class Graph(Protocol):
     def constant(self, tensor: int) -> NDArray[Any]:
         """Elements of a constant."""
 
-    def packed(self, tensor: int) -> tuple[int, NDArray[Any], NDArray[Any], NDArray[Any] | None] | None:
-        """Rows of a block, codes, scales and zero points of a constant of 4 bits; None of others."""
+    def packed(self, tensor: int) -> tuple[int, NDArray[Any], NDArray[Any], NDArray[Any] | None, bool] | None:
+        """Rows of a block, codes, scales, zero points of a constant of 4 bits, whether codes are floats.
+
+        None of others.
+        """
 
 
 def _conv(layer: Layer) -> Integers:
@@ -203,8 +206,8 @@ def _constant(graph: Graph, tensor: int) -> NDArray[Any]:
     packed = graph.packed(tensor)
     if packed is None:
         return graph.constant(tensor)
-    block, codes, scales, zero_points = packed
-    return expand(codes, scales, zero_points, block).astype(np.int8)
+    block, codes, scales, zero_points, is_float = packed
+    return expand(codes, scales, zero_points, block, is_float=is_float).astype(np.int8)
 
 
 def _store(codes: Integers, tensor: Mapping[str, Any]) -> NDArray[Any]:

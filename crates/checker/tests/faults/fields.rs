@@ -78,7 +78,7 @@ fn named() -> BTreeSet<String> {
         Transfer {
             direction, ddr_space, ddr_address, local_space, local_address, bytes, counts, ddr_strides, local_strides
         }
-        Expand { ddr_space, ddr_address, local_address, rows, row_bytes, block, has_zero_points }
+        Expand { ddr_space, ddr_address, local_address, rows, row_bytes, block, codes }
         Lookup { table, indices, output, first, count }
         Weights { address, row_bytes, plane_bytes }
         Matrix {

@@ -2,6 +2,7 @@
 
 use tpuflow_checker::{Rule, check};
 use tpuflow_ir::isa::Expand;
+use tpuflow_ir::packed::CodeKind;
 use tpuflow_ir::{Graph, Machine, Packed, Program, Work};
 use tpuflow_scheduler::{Options, schedule};
 use tpuflow_simulator::simulate;
@@ -9,15 +10,17 @@ use tpuflow_simulator::simulate;
 use crate::common::{Net, Random};
 
 /// A product of 70 rows and 64 columns, every code and scale of its own.
-fn graph(block: u32, has_zero_points: bool) -> Graph {
+fn graph(block: u32, kind: CodeKind) -> Graph {
     let mut net = Net::new(5);
     let x = net.input(&[3, 70]);
     let mut random = Random(7);
+    let has_zero_points = kind == CodeKind::ZeroPoints;
     let blocks = 70usize.div_ceil(block as usize);
     let mut bytes = |count: usize, most: i64| -> Vec<u8> { (0..count).map(|_| random.range(1, most) as u8).collect() };
     let packed = Packed {
         block,
         has_zero_points,
+        is_float: kind == CodeKind::Floats,
         codes: bytes(70 * 64 / 2, 255).into(),
         scales: bytes(blocks * 64, 255).into(),
         zero_points: bytes(if has_zero_points { blocks * 64 } else { 0 }, 15).into(),
@@ -29,8 +32,11 @@ fn graph(block: u32, has_zero_points: bool) -> Graph {
 
 fn programs() -> Vec<(Graph, Program)> {
     let mut found = Vec::new();
-    for (block, has_zero_points) in [(32, false), (32, true), (64, true), (128, false)] {
-        let graph = graph(block, has_zero_points);
+    use CodeKind::{Floats, Symmetric, ZeroPoints};
+    for (block, kind) in
+        [(32, Symmetric), (32, ZeroPoints), (64, ZeroPoints), (128, Symmetric), (16, Floats), (32, Floats)]
+    {
+        let graph = graph(block, kind);
         for (name, level) in [("32x32_fpga", 1), ("128x128_asic", 5)] {
             let machine = Machine::preset(name).unwrap();
             let program = schedule(&graph, &machine, &Options { level, ..Options::default() }).unwrap();
@@ -63,7 +69,11 @@ fn every_field_of_an_expansion_is_proven() {
         refused("wider rows", &|e| e.row_bytes *= 2);
         refused("longer blocks", &|e| e.block *= 2);
         refused("blocks of nothing", &|e| e.block = 0);
-        refused("other zero points", &|e| e.has_zero_points = !e.has_zero_points);
+        for kind in [CodeKind::Symmetric, CodeKind::ZeroPoints, CodeKind::Floats] {
+            if expand(&mut sound.clone()).codes != kind {
+                refused("codes of another kind", &|e| e.codes = kind);
+            }
+        }
         refused("later codes", &|e| e.ddr_address += 1);
         refused("codes behind the constants", &|e| e.ddr_address += 1 << 20);
         refused("codes behind all memories", &|e| e.ddr_address = u64::MAX - 5);

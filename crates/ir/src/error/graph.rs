@@ -54,7 +54,7 @@ pub enum PackedError {
     #[error("packed weights have two axes, not {0:?}")]
     Axes(Vec<usize>),
     /// Blocks of a size the machine does not have.
-    #[error("a block of packed weights has 32, 64 or 128 rows, not {0}")]
+    #[error("a block of packed weights has 16, 32, 64 or 128 rows, not {0}")]
     Block(u32),
     /// Too many or too few parts.
     #[error("packed weights of {shape:?} have {wanted} bytes of {what}, not {found}")]
@@ -62,6 +62,9 @@ pub enum PackedError {
     /// A zero point beyond the codes.
     #[error("zero points of packed weights are 0 to 15, not {0}")]
     ZeroPoint(u8),
+    /// Zero points of floats.
+    #[error("codes that are floats have no zero points")]
+    FloatZeroPoints,
     /// Elements that are others.
     #[error("its elements are not those its codes stand for")]
     Elements,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Direction, Transfer};
 use crate::Space;
+use crate::packed::CodeKind;
 
 /// Loads weights of 4 bits and writes the int8 elements they stand for ([`crate::packed`]) to the shared cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -27,8 +28,8 @@ pub struct Expand {
     pub row_bytes: u32,
     /// Rows of a block, the last may have fewer.
     pub block: u32,
-    /// Whether blocks have zero points.
-    pub has_zero_points: bool,
+    /// What the codes are; only integers may have zero points.
+    pub codes: CodeKind,
 }
 
 impl Expand {
@@ -36,7 +37,7 @@ impl Expand {
     #[must_use]
     pub fn header_bytes(&self) -> u64 {
         let columns = u64::from(self.row_bytes);
-        columns + if self.has_zero_points { columns.div_ceil(2) } else { 0 }
+        columns + if self.codes == CodeKind::ZeroPoints { columns.div_ceil(2) } else { 0 }
     }
 
     /// Bytes of a row's codes.
@@ -102,7 +103,7 @@ mod tests {
             rows: 70,
             row_bytes: 16,
             block: 32,
-            has_zero_points: true,
+            codes: CodeKind::ZeroPoints,
         };
         assert_eq!((expand.header_bytes(), expand.code_bytes(), expand.packed_bytes()), (24, 8, 3 * 24 + 70 * 8));
         assert_eq!(expand.complete(24 + 7), 0);

@@ -22,7 +22,7 @@ use crate::{Isa, parallel};
 
 /// Columns of a line of codes.
 const COLUMNS: usize = 4;
-/// Rows of a line of codes: a divisor of all sizes of blocks.
+/// Rows of a line of codes, which divide a block's.
 const ROWS: usize = 32;
 /// Lines of a block of columns side by side.
 const LINES: usize = WIDTH / COLUMNS;
@@ -56,25 +56,28 @@ struct Block<'a> {
 type Sums = [i32; WIDTH];
 
 impl Nibbles {
-    /// Whether an instruction set multiplies them faster than int8 weights.
+    /// Whether an instruction set multiplies them faster than int8 weights, and blocks have whole lines of codes.
     #[must_use]
-    pub fn has_kernel(isa: Isa) -> bool {
+    pub fn has_kernel(isa: Isa, packed: &Packed) -> bool {
+        let is_whole = (packed.block as usize).is_multiple_of(ROWS);
         #[cfg(target_arch = "x86_64")]
-        return matches!(isa, Isa::Avx512Vnni(_) | Isa::Amx(_));
+        return is_whole && matches!(isa, Isa::Avx512Vnni(_) | Isa::Amx(_));
         #[cfg(not(target_arch = "x86_64"))]
-        return false;
+        return is_whole && false;
     }
 
     /// Packs a constant.
     ///
     /// # Panics
-    /// When `packed` is no packed form of a constant of this shape.
+    /// When `packed` is no packed form of a constant of this shape, or its blocks have no whole lines of codes.
     #[must_use]
     pub fn new(isa: Isa, packed: &Packed, shape: [usize; 2]) -> Self {
         assert_eq!(packed.check(&shape), Ok(()), "a packed form of this shape");
+        assert_eq!(packed.block as usize % ROWS, 0, "a multiple of the rows of a line");
         let ([k, n], scales) = (shape, 0..SCALES as u16);
         let zero_points = if packed.has_zero_points { 0..16 } else { SYMMETRIC..SYMMETRIC + 1 };
-        let line = |zero: u8, scale: u16| std::array::from_fn(|code| element(code as u8, zero, scale as u8));
+        let kind = packed.kind();
+        let line = |zero: u8, scale: u16| std::array::from_fn(|code| element(kind, code as u8, zero, scale as u8));
         let table: Vec<[i8; 16]> =
             zero_points.clone().flat_map(|zero| scales.clone().map(move |scale| line(zero, scale))).collect();
         let (blocks, steps) = (n.div_ceil(WIDTH), k.div_ceil(ROWS));
@@ -277,15 +280,18 @@ mod vnni512 {
 
 #[cfg(test)]
 mod tests {
+    use tpuflow_ir::packed::CodeKind;
+
     use super::*;
 
-    fn random_packed(shape: [usize; 2], block: u32, has_zero_points: bool, random: &mut impl FnMut() -> u8) -> Packed {
-        let [k, n] = shape;
+    fn random_packed(shape: [usize; 2], block: u32, kind: CodeKind, random: &mut impl FnMut() -> u8) -> Packed {
+        let ([k, n], has_zero_points) = (shape, kind == CodeKind::ZeroPoints);
         let cells = k.div_ceil(block as usize) * n;
         let mut bytes = |count: usize, mask: u8| (0..count).map(|_| random() & mask).collect::<Vec<u8>>();
         Packed {
             block,
             has_zero_points,
+            is_float: kind == CodeKind::Floats,
             codes: bytes((k * n).div_ceil(2), 255).into(),
             scales: bytes(cells, 255).into(),
             zero_points: bytes(if has_zero_points { cells } else { 0 }, 15).into(),
@@ -300,9 +306,9 @@ mod tests {
             (state >> 24) as u8
         };
         for (shape, block) in [([1, 1], 32), ([33, 5], 32), ([64, 64], 64), ([200, 131], 128), ([96, 260], 32)] {
-            for has_zero_points in [false, true] {
+            for kind in [CodeKind::Symmetric, CodeKind::ZeroPoints, CodeKind::Floats] {
                 let [k, n] = shape;
-                let packed = random_packed(shape, block, has_zero_points, &mut random);
+                let packed = random_packed(shape, block, kind, &mut random);
                 let elements = packed.expand(&shape);
                 let a: Vec<i8> = (0..3 * k).map(|_| random().cast_signed()).collect();
                 for isa in Isa::variants() {
@@ -331,6 +337,7 @@ mod tests {
         let packed = Packed {
             block: 32,
             has_zero_points: false,
+            is_float: false,
             codes: vec![0; k * n / 2].into(),
             scales: vec![255; k / 32 * n].into(),
             zero_points: Vec::new().into(),

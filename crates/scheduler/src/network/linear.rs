@@ -126,7 +126,7 @@ impl Linear {
             rows: self.k(),
             row_bytes: row_bytes(columns, DType::I8, word) as u32,
             block: packed.block,
-            has_zero_points: packed.has_zero_points,
+            codes: packed.kind(),
         }
     }
 

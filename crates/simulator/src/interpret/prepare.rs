@@ -105,7 +105,7 @@ fn epilogue(graph: &Graph, epilogue: &Epilogue, bias: &mut [i64]) -> epilogue::E
 fn linear([a, b]: [&Tensor; 2], bias: &[i64], out: epilogue::Epilogue) -> Linear {
     let [k, n] = b.shape[..] else { unreachable!("the caller has looked") };
     let is_few = a.dtype == DType::I8 && b.zero_point() == 0 && (1..=FEW * k).contains(&a.elements());
-    if let Some(packed) = b.packed.as_ref().filter(|_| is_few && Nibbles::has_kernel(out.isa())) {
+    if let Some(packed) = b.packed.as_ref().filter(|packed| is_few && Nibbles::has_kernel(out.isa(), packed)) {
         return Linear::of_nibbles(Nibbles::new(out.isa(), packed, [k, n]), a.zero_point(), bias, out);
     }
     let (codes, zero_point) = (&values(b), b.zero_point());

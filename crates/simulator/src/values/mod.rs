@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rayon::prelude::*;
 use tpuflow_ir::isa::{Direction, Expand, Lookup, TableShape};
+use tpuflow_ir::packed::CodeKind;
 use tpuflow_ir::{Descriptor, LayerId, Port, PositionedTransfer, Program, Space, View, Window, Work, layout, packed};
 use tpuflow_kernels::table;
 
@@ -236,11 +237,11 @@ impl Memories {
         for block in packed.chunks(header + e.block as usize * row) {
             let (header, codes) = block.split_at(header);
             let (scales, zeros) = header.split_at(columns);
-            if e.has_zero_points {
+            if e.codes == CodeKind::ZeroPoints {
                 packed::unpack(zeros, &mut zero_points);
             }
             for (codes, elements) in codes.chunks(row).zip(&mut rows) {
-                packed::expand_row(codes, &zero_points, scales, elements);
+                packed::expand_row(e.codes, codes, &zero_points, scales, elements);
             }
         }
         self.cache.write(e.local_address, &elements);

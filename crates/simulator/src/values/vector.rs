@@ -2,7 +2,7 @@
 
 use tpuflow_ir::isa::{Codes, NormParameters, Scaling, Slope, TableShape, Vector, VectorOp};
 use tpuflow_ir::op::LinearTap;
-use tpuflow_ir::{DType, Requant};
+use tpuflow_ir::{DType, Requant, Space};
 use tpuflow_kernels::elementwise::{self, Binary, Broadcast, PRelu};
 use tpuflow_kernels::normalize::LayerNorm;
 use tpuflow_kernels::reduce::{self, Reduction};
@@ -12,6 +12,7 @@ use tpuflow_kernels::softmax::Softmax;
 
 use super::tensor::{broadcast_row, encode};
 use super::{Fault, Memories};
+use crate::hazard::Rule;
 
 fn requant(scaling: &Scaling) -> Requant {
     Requant {
@@ -271,6 +272,12 @@ impl Memories {
         let bytes = self.parameters(v.parameters, NormParameters::BYTES * if shared { 1 } else { channels })?;
         let entries = bytes.chunks_exact(NormParameters::BYTES).map(NormParameters::decode);
         let parameters: Vec<NormParameters> = entries.cycle().take(channels).collect();
+        // The intermediate has 24 bits and their sum 48.
+        let sum = |p: &NormParameters| (i128::from(p.gamma).abs() << 23) + i128::from(p.beta).abs();
+        if !parameters.iter().all(|p| sum(p) <= 1 << 47) {
+            let place = (Space::EwpCache, v.parameters.into());
+            return Err((place, Rule::Shape("has an offset beyond 48 bits".to_owned())));
+        }
         let gamma = parameters.iter().map(|p| p.gamma.into()).collect();
         let beta = parameters.iter().map(|p| p.beta).collect();
         let requant = Requant {

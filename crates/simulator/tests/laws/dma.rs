@@ -4,6 +4,7 @@
 //! `max(ceil(bytes / 3), words)`. Pages are of 64 bytes, words of 8.
 
 use tpuflow_ir::isa::{Direction, Expand, Lookup, Transfer};
+use tpuflow_ir::packed::CodeKind;
 use tpuflow_ir::{DType, Program, Space, State, Unit, View, Work};
 use tpuflow_simulator::{Options, simulate};
 
@@ -126,7 +127,8 @@ fn ganged_channels_are_one_that_is_as_many_times_as_fast() {
 }
 
 fn packed(ddr_address: u64, rows: u32, row_bytes: u32, has_zero_points: bool) -> Work {
-    Work::Expand(Expand { ddr_space: 0, ddr_address, local_address: 0, rows, row_bytes, block: 32, has_zero_points })
+    let codes = if has_zero_points { CodeKind::ZeroPoints } else { CodeKind::Symmetric };
+    Work::Expand(Expand { ddr_space: 0, ddr_address, local_address: 0, rows, row_bytes, block: 32, codes })
 }
 
 /// Scales of a row of 8 take 8 bytes and 3 cycles, with zero points 12 and 4; a row's codes take 4 bytes.
@@ -277,7 +279,7 @@ fn a_state_is_loaded_from_its_past_and_moved_from_and_to_its_output() {
                 rows: 8,
                 row_bytes: 8,
                 block: 32,
-                has_zero_points: false,
+                codes: CodeKind::Symmetric,
             }),
             true,
         ),

@@ -1,6 +1,7 @@
 //! Packed weights on a line.
 
 use tpuflow_ir::isa::Expand;
+use tpuflow_ir::packed::CodeKind;
 use tpuflow_ir::{Machine, Work};
 
 use super::Step;
@@ -9,7 +10,7 @@ use super::Step;
 pub fn lead(work: &Work, machine: &Machine) -> u64 {
     let Work::Expand(e) = work else { return 0 };
     let columns = u64::from(e.row_bytes);
-    machine.ddr_cycles(if e.has_zero_points { columns + columns.div_ceil(2) } else { columns })
+    machine.ddr_cycles(if e.codes == CodeKind::ZeroPoints { columns + columns.div_ceil(2) } else { columns })
 }
 
 /// Byte by byte: which row a byte of the packed weights completes, and with it how many words.
@@ -19,7 +20,7 @@ pub fn expanded(e: &Expand, machine: &Machine) -> Vec<Step> {
     let mut ends = Vec::new();
     for row in 0..e.rows {
         if row % e.block == 0 {
-            ends.extend(vec![0; (columns + if e.has_zero_points { line } else { 0 }) as usize]);
+            ends.extend(vec![0; (columns + if e.codes == CodeKind::ZeroPoints { line } else { 0 }) as usize]);
         }
         ends.extend(vec![0; line as usize - 1]);
         ends.push(u64::from(row + 1) * columns);

@@ -264,11 +264,12 @@ fn state_packed() -> Graph {
     let mut net = Net::new(30);
     let mut random = Random(31);
     let x = net.input(&[1, 1, 70]);
-    let made = [false, true].map(|has_zero_points| {
+    let made = [(true, false), (false, true)].map(|(has_zero_points, is_float)| {
         let mut bytes = |count: usize, most| (0..count).map(|_| random.range(1, most) as u8).collect::<Vec<_>>().into();
         let packed = Packed {
             block: 32,
             has_zero_points,
+            is_float,
             codes: bytes(70 * 16 / 2, 255),
             scales: bytes(3 * 16, 255),
             zero_points: bytes(if has_zero_points { 3 * 16 } else { 0 }, 15),
