@@ -16,10 +16,13 @@ HALF = SIZE // 2
 ANGLES = 100.0 ** -(np.arange(HALF, dtype=np.float32) / HALF)
 
 
-def decoder(style: str, layers: int = 2, masked: float = -1e9, *, gated: bool = False) -> onnx.ModelProto:
+def decoder(
+    style: str, layers: int = 2, masked: float = -1e9, *, gated: bool = False, fused: bool = False
+) -> onnx.ModelProto:
     """A decoder: "exported" in operators of ONNX, "contributed" in those of onnxruntime.
 
-    What a mask adds to scores is `masked`; `gated` adds `y sigmoid(y)`, as feed-forward layers have it.
+    What a mask adds to scores is `masked`; `gated` adds `y sigmoid(y)`, as feed-forward layers have it; with
+    `fused` queries, keys and values are parts of one product.
     """
     exported = style == "exported"
     make = _Exported() if exported else _Contributed()
@@ -39,8 +42,20 @@ def decoder(style: str, layers: int = 2, masked: float = -1e9, *, gated: bool = 
             inputs[f"past_key_values.{layer}.{kind}"] = [1, SHARED, "past", SIZE]
             outputs.append(f"present.{layer}.{kind}")
         make.norm(f"x{layer}", f"n{layer}")
-        for name, heads in (("q", HEADS), ("k", SHARED), ("v", SHARED)):
-            make.constant(f"w{name}{layer}", array(WIDTH, heads * SIZE, seed=hash_of(name, layer), scale=0.3))
+        parts = (("q", HEADS), ("k", SHARED), ("v", SHARED))
+        weights = [
+            array(
+                WIDTH, heads * SIZE, seed=hash_of(name, layer), scale=0.3 if name == "q" or not fused else 3
+            )
+            for name, heads in parts
+        ]
+        if fused:
+            make.constant(f"w{layer}", np.concatenate(weights, axis=1))
+            make.constant(f"sizes{layer}", integers(*(heads * SIZE for _, heads in parts)))
+            make.add("MatMul", f"n{layer} w{layer}", f"qkv{layer}")
+            make.add("Split", f"qkv{layer} sizes{layer}", f"q{layer} k{layer} v{layer}", axis=2)
+        for (name, _), weight in zip(() if fused else parts, weights, strict=not fused):
+            make.constant(f"w{name}{layer}", weight)
             make.add("MatMul", f"n{layer} w{name}{layer}", f"{name}{layer}")
         make.attention(layer)
         make.constant(f"wo{layer}", array(HEADS * SIZE, WIDTH, seed=40 + layer, scale=0.2))

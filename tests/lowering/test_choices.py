@@ -6,11 +6,13 @@ import logging
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from lowering.quantized import Quantized, lowered, normal
 from models.builder import Builder
 from tpuflow.calibration import Range, Ranges
+from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.config import Config
 from tpuflow.frontend import load
 from tpuflow.lowering import lower
@@ -168,3 +170,32 @@ def test_recurrent_cells_follow_float(operator: str) -> None:
         for each in found.compare(feed).values():
             assert each.cosine > 0.99
         found.equals_reference(feed)
+
+
+def test_indices_become_numbers_and_are_joined() -> None:
+    """Places of largest elements, compared, picked by and added, on their own grid."""
+    b = Builder("indices")
+    x, y = b.input("x", [2, 3, 40]), b.input("y", [2, 3, 40])
+    joined = b.node("Concat", *(b.node("ArgMax", each, axis=2, keepdims=1) for each in (x, y)), axis=2)
+    picked = b.node("GatherElements", x, joined, axis=2)
+    numbers = b.node("Cast", joined, to=onnx.TensorProto.FLOAT)
+    b.output(b.node("Add", picked, b.node("Mul", numbers, b.constant(np.float32(0.01)))))
+    feeds = normal(b, 6)
+    found = lowered(b.model(), feeds, {"quantize": {"dtype": "int16"}})
+    for feed in feeds:
+        found.equals_reference(feed)
+        assert all(each.sqnr > 60 for each in found.compare(feed).values())
+    found.equals_program(compile_graph(found.graph), feeds[0])
+
+
+def test_rows_of_zeros_are_added_on_the_grid_of_the_sum() -> None:
+    """A table of biases that are all zero, as of experts that were never trained, has no range of its own."""
+    b = Builder("zeros")
+    x, scores = b.input("x", [3, 16]), b.input("scores", [3, 5])
+    rows = b.node(
+        "Gather", b.constant(np.zeros((5, 16), np.float32)), b.node("ArgMax", scores, axis=1, keepdims=0)
+    )
+    b.output(b.node("Relu", b.node("Add", b.node("Mul", x, b.constant(np.float32(0.001))), rows)))
+    feeds = normal(b, 4)
+    found = lowered(b.model(), feeds, {"quantize": {"dtype": "int16"}})
+    assert all(each.sqnr > 60 for feed in feeds for each in found.compare(feed).values())

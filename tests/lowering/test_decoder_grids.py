@@ -17,9 +17,11 @@ MASKS = [-np.inf, float(np.finfo(np.float32).min), -1e9, -1e4]
 Feed = dict[str, np.ndarray]
 
 
-def _made(sequence: int, masked: float, starts: range) -> tuple[FloatModel, Graph, list[Feed]]:
+def _made(
+    sequence: int, masked: float, starts: range, *, fused: bool = False
+) -> tuple[FloatModel, Graph, list[Feed]]:
     """A phase in a context of 16 quantised by tokens from these places on, and these feeds."""
-    model = tpuflow.load(specialize(decoder("exported", 1, masked), sequence, 16))
+    model = tpuflow.load(specialize(decoder("exported", 1, masked, fused=fused), sequence, 16))
     level, rng = PhaseLevel.of(FloatLevel(model)), np.random.default_rng(3)
     feeds = []
     for start in starts:
@@ -43,6 +45,20 @@ def test_what_a_mask_adds_makes_no_difference(sequence: int) -> None:
         outputs.append(np.array(found))
     for each in outputs[1:]:
         np.testing.assert_allclose(each, outputs[0], atol=0.02 * np.abs(outputs[0]).max())
+
+
+@pytest.mark.parametrize("sequence", [1, 3])
+def test_rows_that_are_part_of_one_product_are_states(sequence: int) -> None:
+    """Values and keys of very different range lie on one grid in the product, on their caches' behind it."""
+    model, graph, feeds = _made(sequence, -1e9, range(2, 12), fused=True)
+    assert len(graph.states) == 2
+    for past, new in graph.states:
+        ours, theirs = (graph.tensors[number] for number in (past, new))
+        assert (ours.scale, ours.zero_point) == (theirs.scale, theirs.zero_point)
+    found = [GraphLevel(graph).run(feed)["logits"] for feed in feeds]
+    wanted = [FloatLevel(model).run(feed)["logits"] for feed in feeds]
+    noise = np.square(np.array(found) - wanted).sum() / np.square(wanted).sum()
+    assert 10 * np.log10(noise) < -15
 
 
 def test_places_that_are_left_out_do_not_count() -> None:

@@ -62,6 +62,45 @@ def test_results_are_close_and_equal_at_every_level(tokens: int, dtype: str, lea
     made.equals_program(compile_graph(made.graph, level=1), feeds[0])
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize(
+    ("shape", "count"), [((1, 2, 4), 2), ((3, 2, 4), 3), ((2, 8), 2), ((1, 3, 5), 2), ((1, 96), 8)]
+)
+def test_choices_are_exact_on_any_grid(shape: tuple[int, ...], count: int, dtype: str) -> None:
+    b = Builder("choice")
+    values, _ = b.nodes("TopK", [b.input("x", shape), b.integers(count)], 2)
+    b.output(b.node("MatMul", values, b.constant(np.eye(count, dtype=np.float32))))
+    feeds = [{"x": np.random.default_rng(n).random(shape).astype(np.float32)} for n in range(6)]
+    made = lowered(b.model(), feeds, {"quantize": {"dtype": dtype}})
+    assert "arg_max" not in made.operators, "indices are not used"
+    for feed in feeds:
+        made.equals_reference(feed)
+        assert next(iter(made.compare(feed).values())).sqnr > (38 if dtype == "int8" else 70)
+
+
+def test_a_group_of_experts_is_chosen_first() -> None:
+    """Shares are left out of groups by indices that are placed, as in DeepSeek's routers."""
+    b = Builder("groups")
+    x = b.input("x", [3, WIDTH])
+    shares = b.node("Sigmoid", b.linear(x, 8))
+    best, _ = b.nodes("TopK", [b.node("Reshape", shares, b.integers(3, 2, 4)), b.integers(2)], 2)
+    _, group = b.nodes("TopK", [b.node("ReduceSum", best, b.integers(2), keepdims=0), b.integers(1)], 2)
+    empty, one = (b.constant(np.full(size, value, np.float32)) for size, value in (((3, 2), 0), ((3, 1), 1)))
+    kept = b.node("Reshape", b.node("ScatterElements", empty, group, one, axis=1), b.integers(3, 2, 1))
+    kept = b.node("Reshape", b.node("Expand", kept, b.integers(3, 2, 4)), b.integers(3, 8))
+    masked = b.node("Mul", shares, kept)
+    _, chosen = b.nodes("TopK", [masked, b.integers(2)], 2)
+    weights = b.node("GatherElements", shares, chosen, axis=1)
+    picked = b.node("Gather", b.weight(8, WIDTH, fan_in=1), chosen)
+    weighed = b.node("Mul", picked, b.node("Reshape", weights, b.integers(3, 2, 1)))
+    b.output(b.node("ReduceSum", weighed, b.integers(1), keepdims=0))
+    feeds = [{"x": np.random.default_rng(n).standard_normal((3, WIDTH)).astype(np.float32)} for n in range(8)]
+    made = lowered(b.model(), feeds, {"quantize": {"dtype": "int16"}})
+    found = sorted(next(iter(made.compare(feed).values())).sqnr for feed in feeds)
+    assert found[2] > 50, found
+    made.equals_reference(feeds[0])
+
+
 def test_matrices_of_a_table_have_the_width_of_weights() -> None:
     blocks = {"weight_bits": 4, "per_block": True, "weight_block_size": 32}
     for quantize, dtype in (({}, "int8"), ({"dtype": "int16"}, "int16"), (blocks, "int8")):

@@ -23,14 +23,18 @@ Array = NDArray[Any]
 def graph_decoder(
     levels: Sequence[Level], ran: Callable[[PhaseLevel, int], None] = lambda _, __: None
 ) -> Decoder:
-    """A decoder of graphs, with its caches in the interpreter if they are states.
+    """A decoder of graphs, with its caches in the interpreter if all of them are states.
 
     Raises:
         SampleError: As for `Decoder`.
     """
     whole = [level for level in levels if isinstance(level, GraphLevel)]
-    pasts = [level for level in whole if PhaseLevel.of(level).phase.past]
-    if len(whole) < len(levels) or not pasts or not all(level.states for level in pasts):
+    pasts = [phase for phase in map(PhaseLevel.of, levels) if phase.phase.past]
+    held = all(
+        isinstance(phase.level, GraphLevel) and len(phase.level.states) == len(phase.caches)
+        for phase in pasts
+    )
+    if len(whole) < len(levels) or not pasts or not held:
         return Decoder(levels, ran)
     return GraphDecoder(whole, ran)
 

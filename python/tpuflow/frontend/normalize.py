@@ -55,6 +55,7 @@ from tpuflow.frontend.rewrites import (
     resize,
     rotation,
     sampling,
+    sinks,
     stated,
     sums,
     tables,
@@ -150,7 +151,14 @@ STAGES: Mapping[str, Callable[[ir.Model], bool]] = {
     "recognise functions": _rules(RECOGNIZED),
     "one normalised axis": _rules(normalization.ONE_AXIS),
     "fold scales and shifts": _rules(
-        _merge(joined.RULES, parts.RULES, affine.FOLDING, attention.RULES, channel_attention.RULES)
+        _merge(
+            joined.RULES,
+            parts.RULES,
+            affine.FOLDING,
+            attention.RULES,
+            sinks.RULES,
+            channel_attention.RULES,
+        )
     ),
     "scales and shifts alone": _rules(affine.LEFT_OVER),
     "two spatial axes": _rules(_merge(windows.ONE_AXIS, volumes.RULES)),

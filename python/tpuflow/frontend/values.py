@@ -27,6 +27,7 @@ __all__ = [
     "integers_of",
     "is_mask",
     "is_shifted",
+    "leaves_out",
     "maker_of",
     "mark_state",
     "produced_by",
@@ -55,6 +56,12 @@ def is_mask(array: npt.NDArray[Any]) -> bool:
     """Whether numbers added in front of a softmax do nothing but leave elements out, at least one."""
     out = array <= MASKED
     return bool(np.any(out) and np.all(out | (array == 0)))
+
+
+def leaves_out(value: ir.Value | None) -> bool:
+    """Whether a value is a constant that leaves elements out wherever it stands in front of a softmax."""
+    array = array_of(value)
+    return array is not None and array.size > 0 and array.dtype.kind == "f" and bool(np.all(array <= MASKED))
 
 
 def input_at(node: ir.Node, index: int) -> ir.Value | None:
@@ -177,17 +184,21 @@ def scalar_of(value: ir.Value | None) -> float | None:
 
 
 def integers_of(value: ir.Value | None) -> list[int] | None:
-    """The elements of an integer constant as a list; None for anything else."""
+    """The elements of a constant of whole numbers as a list; None for anything else."""
     array = array_of(value)
-    return None if array is None else [int(element) for element in array.ravel()]
+    if array is None or (array.dtype.kind == "f" and not np.isfinite(array).all()):
+        return None
+    return [int(element) for element in array.ravel()]
 
 
 def sliced(node: ir.Node) -> tuple[ir.Value, int, range] | None:
     """Operand, axis (counted from the front) and indices of a Slice along one axis; None of other nodes."""
+    if node.op_type != "Slice":
+        return None
     x, shape = node.inputs[0], shape_of(node.inputs[0])
     starts, ends, axes = (integers_of(input_at(node, place)) for place in (1, 2, 3))
     steps = [1] if input_at(node, 4) is None else integers_of(node.inputs[4])
-    if node.op_type != "Slice" or x is None or not shape or not starts or not ends or not axes or not steps:
+    if x is None or not shape or not starts or not ends or not axes or not steps:
         return None
     if len(axes) > 1:
         return None

@@ -139,6 +139,8 @@ class Grids:
         found = min(low for low, _ in stated.pairs), max(high for _, high in stated.pairs)
         brought = () if producer is None else introduced_numbers(producer)  # they may occur, however rarely
         found = min(found[0], *brought, found[0]), max(found[1], *brought, found[1])
+        if (bounds := self._neighbors.range_beside_masks(value)) is not None:
+            found = max(found[0], min(bounds[0], 0.0)), found[1]
         low, high = self._neighbors.kept_range(value)
         if high - low >= scheme.SMALLEST_SPAN:
             found = max(found[0], min(low, 0.0)), min(found[1], max(high, 0.0))

@@ -43,6 +43,9 @@ KEEPING = frozenset({"Abs", "Add", "Max", "Min", "Neg", "Sub", *CLAMPS})
 MOST_NUMBERS = 4
 """Of so many numbers multiples are to be codes; any larger ones are none that matter."""
 
+NOTHING = 32.0
+"""What lies so far below others has a share of e^-32: nothing on any grid of a softmax."""
+
 FAR = 1e3
 """Numbers so far below zero are no angles: a table that holds some is one of masks."""
 
@@ -107,6 +110,25 @@ class Neighbors:
                 return -math.inf, math.inf
             found += [bound / factor for bound in kept]
         return (min(found), max(found)) if found and not value.is_graph_output() else (-math.inf, math.inf)
+
+    def range_beside_masks(self, value: ir.Value) -> tuple[float, float] | None:
+        """The range of what a Where chooses from beside a mask, with room below that a softmax leaves out.
+
+        None where there is no such mask, or nothing is known of the other choices.
+        """
+        node = value.producer()
+        if node is None or node.op_type != "Where":
+            return None
+        masks = [(array := float_constant(each)) is not None and array.size and array.max() <= MASKED
+                 for each in node.inputs[1:]]  # fmt: skip
+        found = [
+            self.observed_range(each) for each, mask in zip(node.inputs[1:], masks, strict=True) if not mask
+        ]
+        known = [each for each in found if each is not None]
+        if not any(masks) or not known or len(known) < len(found):
+            return None
+        low, high = min(low for low, _ in known), max(high for _, high in known)
+        return (low - NOTHING if _reaches_softmax(value) else low), high
 
     def _distinguished_by(self, node: ir.Node, index: int) -> tuple[float, float] | None:
         """The numbers that an operator of two operands tells apart in one of them."""
@@ -205,6 +227,18 @@ def padding(node: ir.Node) -> float | None:
         return None
     fill = constant(input_or_none(node, 2))
     return None if fill is None or not fill.size else float(fill.item()) or None
+
+
+def _reaches_softmax(value: ir.Value) -> bool:
+    """Whether a softmax reads a value, perhaps in another shape or chosen beside others."""
+    return any(
+        node.op_type == "Softmax"
+        or (
+            ((node.op_type in VIEWS and index == 0) or (node.op_type == "Where" and index > 0))
+            and _reaches_softmax(node.outputs[0])
+        )
+        for node, index in value.uses()
+    )
 
 
 def introduced_numbers(node: ir.Node) -> tuple[float, ...]:

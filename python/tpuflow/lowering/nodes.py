@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from tpuflow.frontend.values import bound_of
+
 if TYPE_CHECKING:
     import onnx_ir as ir
 
@@ -14,6 +16,7 @@ __all__ = [
     "attribute",
     "constant",
     "float_constant",
+    "index_bound",
     "input_or_none",
     "is_constant",
     "operator",
@@ -22,6 +25,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+MOVES = frozenset({"Cast", "Expand", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"})
+"""Operators that leave indices as they are."""
 
 
 def attribute(node: ir.Node, name: str, default: T) -> T:
@@ -38,6 +44,28 @@ def attribute(node: ir.Node, name: str, default: T) -> T:
 def input_or_none(node: ir.Node, index: int) -> ir.Value | None:
     """Input `index`, None where it is left out."""
     return node.inputs[index] if index < len(node.inputs) else None
+
+
+def index_bound(value: ir.Value | None) -> int | None:
+    """What indices lie below: those of an input that says so, or of a largest element; None if unknown."""
+    while value is not None and (bound := bound_of(value)) is None:
+        node = value.producer()
+        if node is None:
+            return None
+        if node.op_type in {"ArgMax", "ArgMin"}:
+            operand = node.inputs[0]
+            if operand is None:
+                return None
+            extents = shape_of(operand)
+            return extents[attribute(node, "axis", 0) % len(extents)]
+        if node.op_type == "Concat":
+            bounds = [index_bound(each) for each in node.inputs]
+            known = [each for each in bounds if each is not None]
+            return max(known) if known and len(known) == len(bounds) else None
+        if node.op_type not in MOVES:
+            return None
+        value = node.inputs[0]
+    return None if value is None else bound
 
 
 def is_constant(value: ir.Value | None) -> bool:

@@ -31,7 +31,7 @@ class Ports:
         self._context = context
         self._inputs: list[ir.Value] = []
         self._outputs: list[ir.Value] = []
-        self._states = frozenset(context.states.values())
+        self._states = {new: past for past, new in context.states.items()}
         self._written: dict[ir.Value, StoredValue] = {}
 
     def add_input(self, value: ir.Value) -> None:
@@ -91,6 +91,9 @@ class Ports:
             raise UnsupportedNodeError(f"has the shape {list(shape_of(value))}, its node makes {made}")
         named = context.sources.get(stored.tensor) == value.name
         is_state = value in self._states
+        if is_state and (grid := context.stored[self._states[value]].quant) not in {None, stored.quant}:
+            # Rows that are part of another tensor, as of queries, keys and values in one, lie on its grid.
+            stored = context.requantize(value, grid)
         order = ROW_ORDER if is_state else natural_order(stored.view)
         extents = stored.view.shape
         shape = row_shape(extents) if is_state else tuple(extents[axis] for axis in order)

@@ -11,7 +11,7 @@ K and V where several heads of Q share one. What is left here is MatMul, [Add,] 
     softmax(x + Where(c, 0, mask))           ->  softmax(Where(c, x, mask))    c computed
     softmax(x + (bias and mask in one))      ->  softmax((x + bias) + mask)
     softmax of x masked, then reshaped       ->  softmax of x reshaped, then masked
-    Where(c, mask, x)                        ->  Where(not c, x, mask)         c constant
+    Where(c, mask, x)                        ->  Where(not c, x, mask)
     Where(p = p, p, 0), p = softmax(x)       ->  p, where no row of x can be masked as a whole
     Q (K repeated for each head of a group)  ->  (the rows of a group as one) K
 
@@ -32,6 +32,7 @@ from tpuflow.frontend.values import (
     array_of,
     attributes_of,
     is_mask,
+    leaves_out,
     maker_of,
     produced_by,
     scalar_of,
@@ -276,24 +277,32 @@ def reshaped_mask(node: ir.Node, emit: Emitter) -> ir.Value | None:
     if found is None or after is None or before is None or after[-1:] != before[-1:]:
         return None
     mask, x, _ = found
-    constants = mask.inputs[1:] if mask.op_type == "Add" else (mask.inputs[0], mask.inputs[2])
+    operands = mask.inputs[1:] if mask.op_type == "Add" else (mask.inputs[0], mask.inputs[2])
     placed: list[ir.Value] = []
-    for constant in constants:
-        array = array_of(constant)
-        shape = None if array is None else _equivalent_broadcast(array.shape, before, after)
-        if array is None or shape is None:
+    for operand in operands:
+        array, own = array_of(operand), shape_of(operand)
+        shape = None if own is None else _equivalent_broadcast(own, before, after)
+        if operand is None or shape is None:
             return None
-        placed.append(emit.constant(array.reshape(shape), "mask"))
+        placed.append(
+            emit.reshape(operand, shape, "mask")
+            if array is None
+            else emit.constant(array.reshape(shape), "mask")
+        )
     placed.insert(0 if mask.op_type == "Add" else 1, emit.reshape(x, after, "moved"))
     return _softmax(node, emit(mask.op_type, *placed, label="masked"), emit)
 
 
 def constant_last(node: ir.Node, emit: Emitter) -> ir.Value | None:
-    """Chooses the constant where a constant condition does not hold."""
+    """Chooses the constant where a constant condition does not hold, and a mask where any does not."""
     condition = array_of(node.inputs[0])
-    if condition is None or array_of(node.inputs[1]) is None or array_of(node.inputs[2]) is not None:
+    if array_of(node.inputs[1]) is None or array_of(node.inputs[2]) is not None:
         return None
-    return emit("Where", emit.constant(~condition, "condition"), node.inputs[2], node.inputs[1])
+    if condition is not None:
+        return emit("Where", emit.constant(~condition, "condition"), node.inputs[2], node.inputs[1])
+    if not leaves_out(node.inputs[1]):
+        return None
+    return emit("Where", emit("Not", node.inputs[0], label="kept"), node.inputs[2], node.inputs[1])
 
 
 def always_a_number(node: ir.Node, emit: Emitter) -> ir.Value | None:

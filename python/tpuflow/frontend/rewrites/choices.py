@@ -7,8 +7,9 @@ No two elements have one rank, whatever the grid they are compared on: of equal 
 larger, as ONNX has it. All ranks are found at once, where one maximum after the other would wait for the one
 before.
 
-Only a choice that the machine itself goes on with is made there: one by which rows or matrices of a constant
-are picked. Others, such as those of classes and boxes, are left to the host, which does not compare in pairs.
+Only a choice that the machine itself goes on with is made there: one that products with constant weights
+follow, or by which rows of a constant are picked. Others, such as those of classes and boxes, are left to the
+host, which does not compare in pairs.
 """
 
 from __future__ import annotations
@@ -28,19 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LATE", "largest_elements"]
 
-VIEWS = (
-    "Cast",
-    "Concat",
-    "Flatten",
-    "Identity",
-    "Reshape",
-    "Slice",
-    "Split",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-)
-"""Operators that may stand between indices and what picks by them."""
+PRODUCTS = frozenset({"MatMul", "Gemm", "Conv"})
+MOST_NODES = 1 << 10
+"""Nodes looked through for a product behind a choice."""
 
 FLOAT = int(ir.DataType.FLOAT)
 MOST_COMPARED = 1 << 24
@@ -68,24 +59,32 @@ def largest_elements(
     beaten = emit("Cast", emit("Or", beyond, tied, label="beaten"), attributes={"to": FLOAT}, label="counted")
     axes = emit.integers([len(outer) + 1], "axes")
     rank = emit("ReduceSum", beaten, axes, attributes={"keepdims": 0}, label="rank")
-    ranks = emit.constant(np.arange(count, dtype=np.float32).reshape(count, 1), "ranks")
-    here = emit("Equal", emit.reshape(rank, (*outer, 1, size), "rank_row"), ranks, label="here")
+    # On a grid without whole numbers a rank is near one: it lies between the halves below and above.
+    halves = np.arange(count, dtype=np.float32).reshape(count, 1)
+    ranks = emit.reshape(rank, (*outer, 1, size), "rank_row")
+    above = emit("Less", emit.constant(halves - np.float32(0.5), "halves_below"), ranks, label="above")
+    below = emit("Less", ranks, emit.constant(halves + np.float32(0.5), "halves_above"), label="below")
+    here = emit("And", above, below, label="here")
     number = emit("Cast", here, attributes={"to": FLOAT}, label="number")
     index = emit("ArgMax", number, attributes={"axis": len(outer) + 1, "keepdims": 0}, label="index")
     kept = emit("Where", here, row, emit.constant(np.zeros((), np.float32), "zero"), label="kept")
     return emit("ReduceSum", kept, axes, attributes={"keepdims": 0}, label="value"), index, here
 
 
-def _picks(indices: ir.Value) -> bool:
-    """Whether rows of a constant are picked by indices, seen in any shape or parts."""
-    waiting, seen = [indices], {indices}
-    while waiting:
-        for node, place in waiting.pop().uses():
-            if node.op_type in {"Gather", "GatherND"} and place == 1 and array_of(node.inputs[0]) is not None:
-                return True
-            further = [] if node.op_type not in VIEWS else [each for each in node.outputs if each not in seen]
-            waiting += further
-            seen.update(further)
+def _goes_on(choice: ir.Node) -> bool:
+    """Whether layers with constant weights follow a choice, or rows of a constant are picked by it."""
+    waiting, seen = [choice], {choice}
+    while waiting and len(seen) < MOST_NODES:
+        for output in waiting.pop().outputs:
+            for node, place in output.uses():
+                if node.op_type in PRODUCTS and array_of(input_at(node, 1)) is not None:
+                    return True
+                picks = node.op_type in {"Gather", "GatherND"} and place == 1
+                if picks and array_of(node.inputs[0]) is not None:
+                    return True
+                if node not in seen:
+                    seen.add(node)
+                    waiting.append(node)
     return False
 
 
@@ -94,7 +93,7 @@ def top(node: ir.Node, emit: Emitter) -> Sequence[ir.Value] | None:
     x, shape, count = node.inputs[0], shape_of(node.inputs[0]), integers_of(input_at(node, 1))
     if x is None or not shape or x.dtype != ir.DataType.FLOAT or array_of(x) is not None or not count:
         return None
-    if len(node.outputs) < 2 or not _picks(node.outputs[1]):
+    if not _goes_on(node):
         return None
     axis = node.attributes.get_int("axis", -1) % len(shape)
     order = [*(k for k in range(len(shape)) if k != axis), axis]

@@ -12,6 +12,7 @@ operand and the updates laid end to end, in runs:
 With indices known only at run time, picking asks every place whether it is the one:
 
     GatherElements(x, i)[j]              ->  sum over k of where(i[j] = k, x[k], 0)
+    ScatterElements(x, i, u)             ->  where(i[k] = (0, 1, ...), u[k], ..) for every k
     Gather(x, i)                         ->  (i = 0, 1, ...) @ x
 
 and OneHot, Hardmax and Trilu are comparisons and choices.
@@ -356,5 +357,37 @@ RULES: Rules = {
     "Hardmax": [hardmax],
 }
 
-LATE: Rules = {"GatherElements": [chosen_elements], "Gather": [chosen_rows]}
+
+def placed_elements(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """ScatterElements with indices known at run time only: asks every place whether an update is for it."""
+    x, indices, updates = node.inputs[0], node.inputs[1], input_at(node, 2)
+    shape, wanted = shape_of(x), shape_of(indices)
+    if x is None or indices is None or updates is None or not shape or not wanted or x.dtype is None:
+        return None
+    axis = node.attributes.get_int("axis", 0) % len(shape)
+    rest = [k for k in range(len(shape)) if k != axis]
+    if (
+        wanted[axis] > MOST_ROUNDS
+        or any(shape[k] != wanted[k] for k in rest)
+        or array_of(indices) is not None
+    ):
+        return None
+    if node.attributes.get_string("reduction", "none") != "none" or x.dtype != ir.DataType.FLOAT:
+        return None
+    if math.prod(shape) * wanted[axis] > MOST_COMPARED:
+        return None
+    y = x
+    for k in range(wanted[axis]):
+        column = emit.slice(indices, axis, range(k, k + 1), f"index{k}")
+        here = _is_index(column, shape[axis], len(shape) - 1 - axis, emit)
+        update = emit.slice(updates, axis, range(k, k + 1), f"update{k}")
+        y = emit("Where", here, update, y, label=f"placed{k}")
+    return y
+
+
+LATE: Rules = {
+    "GatherElements": [chosen_elements],
+    "Gather": [chosen_rows],
+    "ScatterElements": [placed_elements],
+}
 """To be applied once no index can become constant any more."""

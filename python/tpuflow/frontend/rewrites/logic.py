@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from tpuflow.frontend.values import array_of, attributes_of, input_at, produced_by, shape_of
+from tpuflow.frontend.values import array_of, attributes_of, input_at, leaves_out, produced_by, shape_of
 
 if TYPE_CHECKING:
     from tpuflow.frontend.rewrite import Emitter, Rules
@@ -100,7 +100,9 @@ def choice(node: ir.Node, emit: Emitter) -> ir.Value | None:
             emit("And", emit("Not", condition), b, label="else"),
         )
     inner = produced_by(condition, "Not")
-    return None if inner is None else emit("Where", inner.inputs[0], b, a)
+    if inner is None or leaves_out(b):  # masks come last
+        return None
+    return emit("Where", inner.inputs[0], b, a)
 
 
 def truth(node: ir.Node, emit: Emitter) -> ir.Value | None:

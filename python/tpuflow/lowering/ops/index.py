@@ -65,8 +65,9 @@ def _embedding(context: Lowering, step: Step) -> None:
     quant = scheme.floating(config.dtype)
     if not quant.is_float and _is_matrix(step.output):
         quant = _weight_grid(context, step, max(-low, high))
-    elif not quant.is_float and bound_of(node.inputs[1]) is not None:
-        quant = context.grids.target(step)  # by what reads it: angles are fine, masks reach as far as scores
+    elif not quant.is_float and (bound_of(node.inputs[1]) is not None or high - low < scheme.SMALLEST_SPAN):
+        # By what reads it: angles are fine, masks reach as far as scores, zeros as what joins them.
+        quant = context.grids.target(step)
     elif not quant.is_float:
         dtype = context.grids.dtype_of(step)
         if config.per_block and context.settings.explicit(step.names, "dtype") is None:

@@ -93,7 +93,13 @@ def _computed_mask(
     out, order = shape_of(value), (*(a for a in natural_order(stored.view) if a != axis), axis)
     if not is_in_order(stored, order, tuple(out[axis] for axis in order)):
         stored = context.rearrange(value, order)
-    placed = operand_in_order(context, condition, truths, out, order, extents_in_order(condition, order))
+    # The operand may be stored without leading axes of extent 1, which the mask must not have then.
+    extents = extents_in_order(condition, order)[-len(stored.shape) :]
+    if is_in_order(truths, order, extents) and len(truths.shape) > len(stored.shape):
+        missing = len(out) - len(truths.view.shape)
+        own = [axis - missing for axis in order if axis >= missing]
+        return stored, context.rearrange(condition, own, extents, stored=truths).tensor
+    placed = operand_in_order(context, condition, truths, out, order, extents)
     return stored, placed.tensor
 
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from tpuflow.lowering.grids import CODES, integer_grid, is_number, padding
 from tpuflow.lowering.layout import StoredValue, input_order, natural_order
-from tpuflow.lowering.nodes import attribute, constant, input_or_none, is_constant, shape_of
+from tpuflow.lowering.nodes import attribute, constant, index_bound, input_or_none, is_constant, shape_of
 from tpuflow.lowering.operators import Op
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError, lowers, views
 from tpuflow.lowering.states import ROW_ORDER, ROWS, row_shape
@@ -137,7 +137,8 @@ def cast(context: Lowering, step: Step) -> None:
     if stored.quant is None and is_number(step.output):
         target = context.grids.target(step)
         if not target.is_float:
-            raise UnsupportedNodeError("indices cannot become numbers", "to")
+            _numbers(context, step, value, target)
+            return
         source = context.whole_tensor(value)
         op = Op.dequantize(input=source.tensor, scale=1.0, finish={})
         context.emit(step, op, source.shape, source.view, target)
@@ -147,6 +148,18 @@ def cast(context: Lowering, step: Step) -> None:
     context.stored[step.output] = stored
     if is_number(step.output) and context.grids.target(step).is_float:
         context.stored[step.output] = context.requantize(step.output, context.grids.target(step))
+
+
+def _numbers(context: Lowering, step: Step, value: ir.Value, target: Quant) -> None:
+    """Looks the numbers of indices up, if these have a bound."""
+    bound = index_bound(value)
+    if bound is None:
+        raise UnsupportedNodeError("indices cannot become numbers", "to")
+    stored = context.rearrange(value)
+    codes = target.codes(np.arange(bound, dtype=np.float64)[:, np.newaxis])
+    table = context.shared_constant(f"{step.output.name}/numbers", codes, [target.scale], target.zero_point)
+    op = Op.embedding(table=table, indices=stored.tensor)
+    context.emit(step, op, (*stored.shape, 1), View.dense(shape_of(value)), target)
 
 
 def _fits(value: ir.Value, target: ir.Value) -> bool:
@@ -214,14 +227,25 @@ def _truncate(context: Lowering, step: Step, source: StoredValue) -> None:
     context.emit(step, op, source.shape, source.view, target)
 
 
+def _joined_indices(context: Lowering, step: Step, values: Sequence[ir.Value], axis: int) -> None:
+    """Indices end to end."""
+    inputs = [context.rearrange(value).tensor for value in values]
+    shape = shape_of(step.output)
+    op = Op.concat(inputs=inputs, axis=axis % len(shape), requants=[None] * len(inputs))
+    context.emit(step, op, shape, View.dense(shape), None)
+
+
 @lowers("Concat")
 def concat(context: Lowering, step: Step) -> None:
     """Operands end to end; each that is quantised otherwise is requantised on the way."""
     node = step.node
     axis = attribute(node, "axis", 0)
-    target = context.grids.target(step)
     values = list(node.inputs)
     computed = [value for value in values if value is not None and not is_constant(value)]
+    if len(computed) == len(values) and all(context.stored[value].quant is None for value in computed):
+        _joined_indices(context, step, computed, axis)
+        return
+    target = context.grids.target(step)
     largest = max(computed, key=lambda value: math.prod(shape_of(value)))
     order = _channels_last_order(context.stored[largest])
     if _is_free_to_choose(step, [context.stored[value] for value in computed], order):
