@@ -75,6 +75,10 @@ class ModelError(TpuflowError):
     """A model file (or model in memory) cannot be read, or contradicts itself or the options given."""
 
 
+class NoKernelError(ModelError):
+    """onnxruntime knows an operator of a model, but cannot compute it with these types or options."""
+
+
 class SampleError(TpuflowError):
     """Arrays fed to a model have a wrong name, shape or type, or there are none."""
 

@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from frontend.graphs import array, graph, integers, normalized, operators
 from tpuflow import load
-from tpuflow.frontend import FloatSession
+from tpuflow.frontend import FloatSession, check_model
 
 MS = "com.microsoft"
 
@@ -134,7 +134,7 @@ def test_rotary_positions(interleaved: int, turned: int, *, heads_first: bool) -
 
 @pytest.mark.parametrize("rotary", [0, 1])
 @pytest.mark.parametrize(("sequence", "before"), [(1, 5), (4, 0), (3, 6)])
-@pytest.mark.parametrize("form", ["plain", "packed", "windowed", "capped", "biased"])
+@pytest.mark.parametrize("form", ["plain", "packed", "windowed", "capped", "biased", "sinks", "smooth"])
 def test_grouped_queries(form: str, sequence: int, before: int, rotary: int) -> None:
     heads, shared, width = 4, 2, 16
     total = sequence + before
@@ -164,6 +164,12 @@ def test_grouped_queries(form: str, sequence: int, before: int, rotary: int) -> 
     if form == "biased":
         names += ["_", "bias"]
         constants["bias"] = array(1, 1, sequence, total, seed=7)
+    if form == "smooth":
+        attributes["smooth_softmax"] = 1
+    names += ["_"] * (16 - len(names))
+    if form == "sinks":
+        names[11] = "sinks"
+        constants["sinks"] = array(heads, seed=8)
     while names[-1] == "_":
         names.pop()
     node = (f"{MS}:GroupQueryAttention", " ".join(names), "y a b", attributes)
@@ -171,3 +177,70 @@ def test_grouped_queries(form: str, sequence: int, before: int, rotary: int) -> 
     found = operators(normalized(model, 1e-4))
     assert "GroupQueryAttention" not in found
     assert found["MatMul"] == 2
+
+
+def test_queries_and_keys_are_normalised_by_head() -> None:
+    """Beside norms of their own: onnxruntime has no kernel for norms within on a processor."""
+    width, scale = 16, {"qn": array(16, seed=9) + 2, "kn": array(16, seed=10) + 2}
+    constants = {"n": np.array([8], np.int32), "t": np.array(9, np.int32), **_tables(9, width // 2), **scale}
+    inputs = {"q": [1, 3, 64], "k": [1, 3, 32], "v": [1, 3, 32], "pk": [1, 2, 6, 16], "pv": [1, 2, 6, 16]}
+    heads = {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}
+    within = (f"{MS}:GroupQueryAttention", "q k v pk pv n t cos sin _ _ _ _ _ qn kn", "y a b",
+              heads | {"qk_norm_epsilon": 1e-5})  # fmt: skip
+    apart: list[Any] = []
+    for name in "qk":
+        apart += [
+            ("Reshape", f"{name} by_head", f"{name}1"),
+            ("SimplifiedLayerNormalization", f"{name}1 {name}n", f"{name}2", {"epsilon": 1e-5}),
+            ("Reshape", f"{name}2 joined", f"{name}3"),
+        ]
+    apart.append((f"{MS}:GroupQueryAttention", "q3 k3 v pk pv n t cos sin", "y a b", heads))
+    shapes = {"by_head": integers(1, 3, -1, 16), "joined": integers(1, 3, -1)}
+    models = [
+        load(graph(nodes, inputs, ["y", "a", "b"], kept, domains=[MS])).model
+        for nodes, kept in (([within], constants), (apart, constants | shapes))
+    ]
+    feed = {name: array(*shape, seed=at) for at, (name, shape) in enumerate(inputs.items())}
+    found, expected = (FloatSession(model).run(feed) for model in models)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5)
+
+
+OPTIONS: list[tuple[str, str, dict[str, Any]]] = [
+    ("GroupQueryAttention", "q k v _ _ n t", {"causal": 0}),
+    ("GroupQueryAttention", "q k v _ _ n t", {"kv_cache_bit_width": 8}),
+    ("GroupQueryAttention", "q k v _ _ n t", {"k_quant_type": "PER_TENSOR"}),
+    ("GroupQueryAttention", "q k v _ _ n t", {"sliding_window_cache": 1, "local_window_size": 2}),
+    ("GroupQueryAttention", "q k v _ _ n t _ _ _ _ _ s s", {}),
+    ("MatMulNBits", "q w s", {"weight_prepacked": 1}),
+    ("QMoE", "x r w s _ w s", {"quant_type": "fp4"}),
+    ("QMoE", "x r w s _ w s", {"weights_prepacked": 1}),
+    ("QMoE", "x r w s _ w s _ _ _ _ _ _ _ r", {}),
+]
+
+
+@pytest.mark.parametrize(("operator", "names", "options"), OPTIONS)
+def test_options_that_are_not_known_are_not_passed_over(
+    operator: str, names: str, options: dict[str, Any]
+) -> None:
+    """Caches in codes, weights in a device's own order, attention to later keys are named."""
+    attributes = {
+        "GroupQueryAttention": {"num_heads": 2, "kv_num_heads": 2},
+        "MatMulNBits": {"K": 32, "N": 4, "bits": 4, "block_size": 32},
+        "QMoE": {"k": 1, "expert_weight_bits": 8},
+    }[operator]
+    constants: dict[str, Any] = {"n": np.array([4], np.int32), "t": np.array(5, np.int32)}
+    inputs: dict[str, list[int]] = {}
+    if operator == "QMoE":
+        inputs = {"x": [3, 32], "r": [3, 2]}
+        constants = {"w": _codes(1, 2, 32, 32), "s": array(2, 32)}
+    elif operator == "MatMulNBits":
+        constants = {"w": _codes(1, 4, 1, 16), "s": array(4)}
+        inputs = {"q": [3, 32]}
+    else:
+        inputs = {name: [1, 5, 32] for name in "qkv"}
+        if names.endswith("s"):
+            constants["s"] = array(1)
+    node = (f"{MS}:{operator}", names, "y", attributes | options)
+    model = graph([node], inputs, ["y"], constants, domains=[MS])
+    assert any(finding.operator == f"{MS}.{operator}" for finding in check_model(model))

@@ -50,6 +50,50 @@ def test_steps_give_what_all_tokens_at_once_give(style: str, phases: list[tuple[
     np.testing.assert_allclose(found, _whole(model), rtol=1e-4, atol=1e-4)
 
 
+def _as_genai_writes(window: int) -> onnx.ModelProto:
+    """Caches whose last axis is open too, that of the window alone where attention has one."""
+    model = decoder("contributed")
+    for value in model.graph.input:
+        if value.name.startswith("past"):
+            value.type.tensor_type.shape.dim[3].dim_param = "kv_cache_dim"
+            value.type.tensor_type.shape.dim[2].dim_param = "past_sliding_length" if window else "past"
+    for node in model.graph.node:
+        if node.op_type == "GroupQueryAttention" and window:
+            for name, number in (("local_window_size", window), ("sliding_window_cache", 1)):
+                node.attribute.append(helper.make_attribute(name, number))
+    return model
+
+
+@pytest.mark.parametrize("window", [0, 4])
+def test_caches_with_an_open_head_size_have_that_of_their_attention(window: int) -> None:
+    model = specialize(_as_genai_writes(window), sequence=2, context=16)
+    shapes = {value.name: value.shape for value in model.graph.inputs}
+    assert tuple(shapes["past_key_values.0.key"] or ()) == (1, 2, 14, 16)
+    loaded = tpuflow.load(model)
+    assert "GroupQueryAttention" not in operators(loaded)
+    steps = Decoder(
+        [
+            FloatLevel(tpuflow.load(specialize(_as_genai_writes(window), *phase)))
+            for phase in ((16, 16), (1, 16))
+        ]
+    )
+    found = np.concatenate([steps.step(IDS[:6]), *(steps.step([token]) for token in IDS[6:])])
+    whole = decoder("contributed")
+    for node in whole.graph.node:
+        if node.op_type == "GroupQueryAttention" and window:
+            node.attribute.append(helper.make_attribute("local_window_size", window))
+    np.testing.assert_allclose(found, _whole(whole), rtol=1e-4, atol=1e-4)
+
+
+def test_an_open_head_size_that_nothing_tells_is_named() -> None:
+    model = decoder("exported")
+    for value in model.graph.input:
+        if value.name.startswith("past"):
+            value.type.tensor_type.shape.dim[3].dim_param = "size"
+    with pytest.raises(ModelError, match='axis 3: dimension "size" is none of'):
+        specialize(model, 1, 16)
+
+
 @pytest.mark.parametrize("style", ["exported", "contributed"])
 def test_nothing_is_left_for_the_host_and_only_new_rows_come_back(style: str) -> None:
     model = tpuflow.load(specialize(decoder(style), sequence=2, context=16))

@@ -11,13 +11,16 @@ import onnx_ir as ir
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotComputed
 
-from tpuflow.errors import ModelError, SampleError
+from tpuflow.errors import ModelError, NoKernelError, SampleError
 from tpuflow.frontend.outside import OUTSIDE, StagedSession
 from tpuflow.frontend.precision import to_float32
 from tpuflow.io.threads import stated_threads
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+
+UNSUPPORTED = "not supported"
+"""Words with which kernels refuse options they have no code for."""
 
 __all__ = ["FloatSession", "run_float", "split_large_weights"]
 
@@ -128,7 +131,7 @@ class FloatSession:
             # It has few operators for doubles; what it has stays as it is, so this is the second try.
             narrow = _in_float32(model) if isinstance(model, ir.Model) else None
             if narrow is None:
-                raise ModelError(f"onnxruntime does not run the model: {_first_line(error)}") from error
+                raise NoKernelError(f"onnxruntime does not run the model: {_first_line(error)}") from error
             self.__init__(narrow, outputs, threads, once=once, arena=arena)  # type: ignore[misc]
             return
         except Exception as error:
@@ -192,7 +195,8 @@ class FloatSession:
         try:
             results = self._session.run(list(self.outputs), {**self._weights, **arrays})
         except Exception as error:
-            raise ModelError(f"onnxruntime fails at the model: {_first_line(error)}") from error
+            kind = NoKernelError if UNSUPPORTED in str(error) else ModelError
+            raise kind(f"onnxruntime fails at the model: {_first_line(error)}") from error
         return dict(zip(self.outputs, results, strict=True))
 
     def _run_into(self, arrays: Mapping[str, Array], into: dict[str, Array]) -> dict[str, Array]:

@@ -12,6 +12,7 @@ that have them, whatever their symbols are called:
 | sequence | the second axis of `input_ids` (`inputs_embeds`) | `sequence` |
 | past | the open axis of caches, `past*` with an output `present*` of the same ending | context - sequence |
 | total | the last axis of `attention_mask` | `context` |
+| head size | the last axis of caches, if it is open as well | as `GroupQueryAttention` needs |
 
 Other open axes of the same symbol follow, sums of symbols as well ("past_sequence_length + sequence_length").
 
@@ -46,8 +47,10 @@ FIRST = np.iinfo(np.int64).max
 """End of a Slice that reaches to the end of its axis."""
 LOWEST = -1e9
 """Addend of the scores of masked positions."""
-SEQLENS, TOTAL, PLACES, BIAS = 5, 6, 9, 10
-"""Inputs of GroupQueryAttention: lengths of keys less one, length in all, positions, what is added."""
+PAST_KEYS, PAST_VALUES, SEQLENS, TOTAL, PLACES, BIAS = 3, 4, 5, 6, 9, 10
+"""Inputs of GroupQueryAttention: caches, lengths of keys less one and in all, positions, what is added."""
+MOST_NODES = 8
+"""Nodes looked through for the width of what attention reads."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,43 @@ def _roles(value: ir.Value, phase: Phase, pasts: set[str]) -> dict[int, tuple[st
     elif value.name in pasts:
         opened = [axis for axis in range(1, rank) if _symbol(value, axis) is not None]
         roles |= dict.fromkeys(opened[:1], ("past", phase.past))
+        size = _head_size(value) if opened[1:] == [rank - 1] else None
+        if size is not None:
+            roles[rank - 1] = ("head size", size)
     return roles
+
+
+def _head_size(cache: ir.Value) -> int | None:
+    """The last axis of a cache that a model leaves open, by the attention that reads it."""
+    for node, place in cache.uses():
+        if node.op_type != "GroupQueryAttention" or place not in {PAST_KEYS, PAST_VALUES}:
+            continue
+        heads, shared = (node.attributes.get_int(name, 0) for name in ("num_heads", "kv_num_heads"))
+        parts = heads + 2 * shared if node.inputs[1] is None else heads
+        width = _width(node.inputs[0])
+        if width is not None and parts > 0 and width % parts == 0:
+            return width // parts
+    return None
+
+
+def _width(value: ir.Value | None) -> int | None:
+    """The last axis of a value, by its shape or what makes it."""
+    for _ in range(MOST_NODES):
+        if value is None:
+            return None
+        last = value.shape[-1] if value.shape is not None and value.shape.rank() else None
+        node = value.producer()
+        if isinstance(last, int):
+            return last
+        if node is None:
+            return None
+        if node.op_type == "MatMulNBits":
+            return node.attributes.get_int("N", 0) or None
+        weights = node.inputs[1] if len(node.inputs) > 1 else None
+        if node.op_type in {"MatMul", "Add"} and weights is not None and weights.const_value is not None:
+            return int(weights.const_value.shape.numpy()[-1])
+        value = node.inputs[0] if node.inputs else None
+    return None
 
 
 def _symbol(value: ir.Value, axis: int) -> str | None:
@@ -264,21 +303,33 @@ def _group_queries(model: ir.Model, label: str, phase: Phase) -> None:
     total = _initializer(graph, "specialized/total", np.array(phase.context, np.int32))
     positions = next((value for value in graph.inputs if value.name == POSITIONS), None)
     bias = None if mask is None or not phase.past else _bias(graph, mask, nodes[0], phase)
+    windowed: dict[int, ir.Value] = {}
     for node in nodes:
         inputs = [*node.inputs, *[None] * (BIAS + 1 - len(node.inputs))]
         inputs[SEQLENS], inputs[TOTAL] = lengths, total
-        if node.attributes.get_int("do_rotary", 0) and inputs[PLACES] is None:
-            if positions is None:
-                positions = ir.Value(
-                    name=POSITIONS,
-                    shape=ir.Shape([1, phase.sequence]),
-                    type=ir.TensorType(ir.DataType.INT64),
-                )
-                graph.inputs.append(positions)
+        # A cache of the whole context holds what one of the window alone does, and more, which is masked.
+        node.attributes.pop("sliding_window_cache", None)
+        window = node.attributes.get_int("local_window_size", -1) if bias is not None else -1
+        turned = node.attributes.get_int("do_rotary", 0) != 0 and inputs[PLACES] is None
+        if positions is None and (turned or window > 0):
+            positions = ir.Value(
+                name=POSITIONS,
+                shape=ir.Shape([1, phase.sequence]),
+                type=ir.TensorType(ir.DataType.INT64),
+            )
+            graph.inputs.append(positions)
+        if turned:
             inputs[PLACES] = positions
         if bias is not None and inputs[BIAS] is not None:
             raise ModelError(f'{label}: node "{node.name}" (GroupQueryAttention): has a bias and a mask')
-        inputs[BIAS] = bias if inputs[BIAS] is None else inputs[BIAS]
+        own = bias
+        if bias is not None and positions is not None and window > 0:
+            # Rows of a cache are counted by places, not by how far they lie from the new ones.
+            if window not in windowed:
+                windowed[window] = _windowed(graph, bias, positions, window, phase)
+            own = windowed[window]
+            node.attributes.pop("local_window_size", None)
+        inputs[BIAS] = own if inputs[BIAS] is None else inputs[BIAS]
         while inputs and inputs[-1] is None:
             inputs.pop()
         node.resize_inputs(len(inputs))
@@ -306,4 +357,32 @@ def _bias(graph: ir.Graph, mask: ir.Value, before: ir.Node, phase: Phase) -> ir.
         node.outputs[0].name = f"{node.name}_out"
     first = next(iter(graph))
     graph.insert_before(first, [truth, choice, rows, whole])
+    return whole.outputs[0]
+
+
+def _windowed(graph: ir.Graph, bias: ir.Value, positions: ir.Value, window: int, phase: Phase) -> ir.Value:
+    """A bias that also leaves out keys `window` places and more before a query: [1, 1, sequence, context]."""
+    name = f"specialized/window{window}"
+    places = np.arange(phase.past, dtype=np.int64)[np.newaxis, np.newaxis, np.newaxis]
+    past = _initializer(graph, f"{name}/past", places)
+    new = np.arange(phase.sequence)
+    far = (new[np.newaxis] <= new[:, np.newaxis] - window)[np.newaxis, np.newaxis]
+    new_hidden = _initializer(graph, f"{name}/new_hidden", far)
+    reach = _initializer(graph, f"{name}/reach", np.array(window, np.int64))
+    lowest = _initializer(
+        graph, f"{name}/lowest", np.array(LOWEST, (bias.dtype or ir.DataType.FLOAT).numpy())
+    )
+    column = _constant(graph, f"{name}/column", [1, 1, phase.sequence, 1])
+    queries = ir.Node("", "Reshape", [positions, column], name=f"{name}/queries")
+    last = ir.Node("", "Sub", [queries.outputs[0], reach], name=f"{name}/last")
+    rows = ir.Node("", "LessOrEqual", [past, last.outputs[0]], name=f"{name}/past_hidden")
+    axis = ir.AttrInt64("axis", 3)
+    hidden = ir.Node("", "Concat", [rows.outputs[0], new_hidden], [axis], name=f"{name}/hidden")
+    whole = ir.Node("", "Where", [hidden.outputs[0], lowest, bias], name=f"{name}/bias")
+    made = [queries, last, rows, hidden, whole]
+    for node in made:
+        node.outputs[0].name = f"{node.name}_out"
+    before = bias.producer()
+    assert before is not None, "the bias is computed of the mask"
+    graph.insert_after(before, made)
     return whole.outputs[0]

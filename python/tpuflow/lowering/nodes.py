@@ -47,7 +47,7 @@ def input_or_none(node: ir.Node, index: int) -> ir.Value | None:
 
 
 def index_bound(value: ir.Value | None) -> int | None:
-    """What indices lie below: those of an input that says so, or of a largest element; None if unknown."""
+    """A number that indices lie below, of an input that says so or a largest element; None if unknown."""
     while value is not None and (bound := bound_of(value)) is None:
         node = value.producer()
         if node is None:

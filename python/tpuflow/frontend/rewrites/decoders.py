@@ -5,7 +5,7 @@
     SimplifiedLayerNormalization                  ->  RMSNormalization
     Skip(Simplified)LayerNormalization(x, skip)   ->  normalisation of x + skip [+ bias]
     RotaryEmbedding                               ->  x cos + (x turned by a quarter) sin
-    GroupQueryAttention                           ->  [rotary,] Concat, MatMul, [Add,] Softmax, MatMul
+    GroupQueryAttention                           ->  [norms, rotary,] Concat, MatMul, [Add,] Softmax, MatMul
 
 Numbers that stand for codes remember their steps, so that whoever quantises them finds the codes again.
 
@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from tpuflow.frontend.inference import DOMAIN
 from tpuflow.frontend.values import array_of, input_at, shape_of
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def product_of_codes(node: ir.Node, emit: Emitter) -> ir.Value | None:
     constant = all(array is not None or input_at(node, 3 + at) is None for at, array in enumerate(stated))
     if x is None or data is None or scales is None or not constant or bits not in {2, 4, 8} or block < 1:
         return None
+    if node.attributes.get_int("weight_prepacked", 0) != 0:
+        return None  # codes in the order of some device
     blocks = math.ceil(k / block)
     codes = unpack_bits(data.reshape(n, -1), bits, blocks * block)
     zeros = _zero_points(stated[0], bits, n, blocks)
@@ -259,8 +262,9 @@ def group_query_attention(node: ir.Node, emit: Emitter) -> Sequence[ir.Value] | 
     """GroupQueryAttention whose lengths are constant: all of the past is there, no more and no less."""
     heads, shared = node.attributes.get_int("num_heads", 0), node.attributes.get_int("kv_num_heads", 0)
     lengths, past = array_of(input_at(node, 5)), input_at(node, 3)
-    refused = node.attributes.get_int("smooth_softmax", 0) > 0 or input_at(node, 11) is not None
-    if lengths is None or not heads or not shared or refused or len(set(lengths.ravel().tolist())) != 1:
+    if lengths is None or not heads or not shared or len(set(lengths.ravel().tolist())) != 1:
+        return None
+    if not _has_known_options(node):
         return None
     if past is not None and shape_of(past) is None:
         return None
@@ -272,6 +276,14 @@ def group_query_attention(node: ir.Node, emit: Emitter) -> Sequence[ir.Value] | 
     if parts is None:
         return None
     batch, sequence, _, width = shape_of(parts[0]) or ()
+    for at, place in ((0, 14), (1, 15)):
+        if (weight := input_at(node, place)) is not None:
+            epsilon = node.attributes.get_float("qk_norm_epsilon", 1e-6)
+            attributes = {"axis": -1, "epsilon": epsilon}
+            label = f"normal{at}"
+            parts[at] = emit(
+                "RMSNormalization", parts[at], weight, attributes=attributes, label=label, domain=DOMAIN
+            )
     if node.attributes.get_int("do_rotary", 0):
         tables, places = _caches(node, (7, 8)), input_at(node, 9)
         if tables is None:
@@ -297,15 +309,38 @@ def group_query_attention(node: ir.Node, emit: Emitter) -> Sequence[ir.Value] | 
         emit("MatMul", grouped, turned, label="scores"), (batch, heads, sequence, total), "by_head"
     )
     scores = emit("Mul", scores, emit.constant(np.float32(scale), "scale"), label="scaled")
-    shares = emit(
-        "Softmax", _mask_scores(node, scores, before, emit), attributes={"axis": -1}, label="shares"
-    )
+    shares = _shares(node, _mask_scores(node, scores, before, emit), emit)
     mixed = emit(
         "MatMul", emit.reshape(shares, (batch, shared, rows, total), "shares_grouped"), value, label="mixed"
     )
     apart = emit.reshape(mixed, (batch, heads, sequence, width), "mixed_by_head")
     back = emit("Transpose", apart, attributes={"perm": [0, 2, 1, 3]}, label="back")
     return [emit.reshape(back, (batch, sequence, heads * width), "joined"), key, value][: len(node.outputs)]
+
+
+def _has_known_options(node: ir.Node) -> bool:
+    """Whether attention is causal, of caches that hold numbers of the whole sequence."""
+    stated = node.attributes
+    plain = all(stated.get_string(name, "NONE") == "NONE" for name in ("k_quant_type", "v_quant_type"))
+    widths = ("kv_cache_bit_width", "sliding_window_cache", "qk_output")
+    plain = plain and stated.get_int("causal", 1) == 1 and not any(stated.get_int(name, 0) for name in widths)
+    norms = [input_at(node, place) is None for place in (14, 15)]
+    return plain and norms[0] == norms[1] and input_at(node, 12) is None and input_at(node, 13) is None
+
+
+def _shares(node: ir.Node, scores: ir.Value, emit: Emitter) -> ir.Value:
+    """Softmax over the keys, and over a score of no key where there is one for each head (or 0 for all)."""
+    batch, heads, sequence, total = shape_of(scores) or ()
+    sinks = input_at(node, 11)
+    if sinks is None and node.attributes.get_int("smooth_softmax", -1) <= 0:
+        return emit("Softmax", scores, attributes={"axis": -1}, label="shares")
+    if sinks is None:
+        sinks = emit.constant(np.zeros(heads), "sinks", like=scores)
+    column = emit.reshape(sinks, (1, heads, 1, 1), "by_head")
+    column = emit("Expand", column, emit.integers([batch, heads, sequence, 1], "sink_shape"), label="sink")
+    joined = emit("Concat", scores, column, attributes={"axis": 3}, label="with_sinks")
+    shares = emit("Softmax", joined, attributes={"axis": -1}, label="all_shares")
+    return emit.slice(shares, 3, range(total), "shares")
 
 
 def _mask_scores(node: ir.Node, scores: ir.Value, before: int, emit: Emitter) -> ir.Value:

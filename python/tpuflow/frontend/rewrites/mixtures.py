@@ -86,10 +86,13 @@ def _fits(bias: Array | None, weights: Array) -> bool:
     return bias is None or bias.shape == weights.shape[:2]
 
 
-def _layer_of_codes(node: ir.Node, places: tuple[int, int, int, int], experts: int) -> _Layer | None:
+def _layer_of_codes(
+    node: ir.Node, number: int, places: tuple[int, int, int, int], experts: int
+) -> _Layer | None:
     """A layer in codes: weights, scales, bias and zero points at these inputs."""
     codes, scales, bias, zeros = (array_of(input_at(node, place)) for place in places)
     bits = node.attributes.get_int("expert_weight_bits", 4)
+    bits = node.attributes.get_int(f"fc{number}_expert_weight_bits", bits)
     if codes is None or scales is None or codes.ndim != 3 or len(codes) != experts or bits not in {2, 4, 8}:
         return None
     if any(
@@ -149,6 +152,14 @@ def _activated(kind: str, x: ir.Value, emit: Emitter) -> ir.Value | None:
     return x if kind == "identity" else emit("Relu", x, label="relu") if kind == "relu" else None
 
 
+def _has_known_options(node: ir.Node) -> bool:
+    """Whether shares follow from the logits alone, and codes are integers in plain order."""
+    stated = node.attributes
+    plain = not stated.get_int("use_sparse_mixer", 0) and stated.get_string("quant_type", "int") == "int"
+    further = any(input_at(node, place) is not None for place in range(14, len(node.inputs)))
+    return plain and not further and stated.get_int("weights_prepacked", -1) < 1
+
+
 def mixture(node: ir.Node, emit: Emitter) -> ir.Value | None:
     """MoE and QMoE without a second set of shares, of constant weights."""
     x, logits = node.inputs[0], input_at(node, 1)
@@ -157,13 +168,12 @@ def mixture(node: ir.Node, emit: Emitter) -> ir.Value | None:
         return None
     tokens, width = math.prod(whole[:-1]), whole[-1]
     experts, count = routes[1], node.attributes.get_int("k", 1)
-    sparse = node.attributes.get_int("use_sparse_mixer", 0) or input_at(node, 14) is not None
-    if routes[0] != tokens or not 0 < count <= experts or sparse:
+    if routes[0] != tokens or not 0 < count <= experts or not _has_known_options(node):
         return None
     if node.op_type == "QMoE":
         found = [
-            _layer_of_codes(node, places, experts)
-            for places in ((2, 3, 4, 11), (5, 6, 7, 12), (8, 9, 10, 13))
+            _layer_of_codes(node, number, places, experts)
+            for number, places in enumerate(((2, 3, 4, 11), (5, 6, 7, 12), (8, 9, 10, 13)), start=1)
         ]
         third = 8
     else:
