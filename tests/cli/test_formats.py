@@ -103,11 +103,14 @@ def test_old_ranges_statistics_settings_and_machines_are_read(
 def test_a_later_version_is_refused_in_one_line(command: Command, tmp_path: Path, name: str) -> None:
     content = (VERSIONS[0] / name).read_bytes()
     path = tmp_path / name
-    path.write_bytes(re.sub(rb'version\\":\d', b'version\\\\":9', content, count=1))
+    # One digit more, one letter less: the header keeps its length.
+    later = re.sub(rb'version\\":\d,\\"sha256', b'version\\\\":10,\\\\"sha25', content, count=1)
+    assert later != content
+    path.write_bytes(later)
     done = command("inspect", path)
     assert done.status == 1
     (line,) = done.err.splitlines()
-    assert "version 9" in line and "newer than this build, which reads" in line and name in line
+    assert "version 10" in line and "newer than this build, which reads" in line and name in line
 
 
 @pytest.mark.feature("MSC-18")

@@ -179,7 +179,7 @@ def test_grouped_queries(form: str, sequence: int, before: int, rotary: int) -> 
     assert found["MatMul"] == 2
 
 
-def test_queries_and_keys_are_normalised_by_head() -> None:
+def test_queries_and_keys_have_norms_by_head() -> None:
     """Beside norms of their own: onnxruntime has no kernel for norms within on a processor."""
     width, scale = 16, {"qn": array(16, seed=9) + 2, "kn": array(16, seed=10) + 2}
     constants = {"n": np.array([8], np.int32), "t": np.array(9, np.int32), **_tables(9, width // 2), **scale}

@@ -37,11 +37,13 @@ def top_scores() -> onnx.ModelProto:
 
 
 def between() -> onnx.ModelProto:
-    """Device, host, device: channels sorted by their mean between two convolutions; outputs of both."""
+    """Device, host, device: channels sorted by whole numbers between two convolutions; outputs of both."""
     b = Builder("between")
     x = b.node("Relu", b.conv(b.input("image", [1, 3, 8, 8]), 6, pads=(1, 1, 1, 1)))
     flat = b.node("Reshape", x, b.integers(6, 64))
-    _, order = b.nodes("TopK", [b.node("ReduceMean", flat, axes=[1]), b.integers(6)], 2, axis=0)
+    means = b.node("Mul", b.node("ReduceMean", flat, axes=[1]), b.constant(np.float32(1000)))
+    whole = b.node("Cast", means, to=onnx.TensorProto.INT32)
+    _, order = b.nodes("TopK", [whole, b.integers(6)], 2, axis=0)
     ordered = b.node("Gather", x, b.node("Reshape", order, b.integers(6)), axis=1)
     b.output(b.conv(ordered, 5), x)
     return b.model()
@@ -221,9 +223,12 @@ def sequence() -> onnx.ModelProto:
     return written(
         """
         sequence (float[1,4,6,6] image) => (float[1,4,6,6] y, float[1,5,4,4] z) <
-          int64 one = {1}, int64 size = {2}, int64[1] k = {4}
+          int64 one = {1}, int64 size = {2}, float hundred = {100}, int64[1] k = {4}
         > {
-          values, order = TopK <axis = 3> (image, k)
+          hundreds = Mul (image, hundred)
+          whole = Cast <to = 6> (hundreds)
+          most, order = TopK <axis = 3> (whole, k)
+          values = Cast <to = 1> (most)
           parts = SplitToSequence <axis = 1> (image, size)
           h = Conv (values, w)
           z = Conv <pads = [1, 1, 0, 0]> (h, v)

@@ -120,7 +120,7 @@ def test_the_counter_of_the_cache_is_what_tensors_own() -> None:
 def test_loads_of_packed_weights_are_told_with_their_bytes() -> None:
     _, program, intervals = made_up_run(4, 5)
     place = {"ddr_space": 1, "ddr_address": 0}
-    expand = {"rows": 70, "row_bytes": 16, "block": 32, "has_zero_points": True, **place}
+    expand = {"rows": 70, "row_bytes": 16, "block": 32, "codes": "ZeroPoints", **place}
     next(each for each in program["instructions"] if "Transfer" in each["work"])["work"] = {"Expand": expand}
     slices = timeline(program, intervals).slices
     told = {part.text: part.moved for part in slices if part.moved}
