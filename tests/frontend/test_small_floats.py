@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tpuflow import load
+from tpuflow.errors import TpuflowError
 
 CODES = {
     "FLOAT4E2M1": ml_dtypes.float4_e2m1fn,
@@ -57,6 +58,7 @@ def _product(codes: np.ndarray, scales: np.ndarray, more: np.ndarray | None = No
 
 
 @pytest.mark.parametrize("kind", CODES)
+@pytest.mark.feature("QMO-22")
 def test_every_code_is_its_own_number(kind: str) -> None:
     codes = _all(CODES[kind])[:, np.newaxis].repeat(2, 1)
     found = _product(codes, np.array([0.75, 3], np.float32), axis=1)
@@ -64,6 +66,7 @@ def test_every_code_is_its_own_number(kind: str) -> None:
 
 
 @pytest.mark.parametrize("codes", ["FLOAT4E2M1", "INT8", "INT4"])
+@pytest.mark.feature("QMO-22")
 def test_blocks_with_scales_that_are_powers_of_two(codes: str) -> None:
     """MXFP4 and MXINT8: every scale of the type, with every code."""
     if codes == "FLOAT4E2M1":
@@ -81,6 +84,7 @@ def test_blocks_with_scales_that_are_powers_of_two(codes: str) -> None:
     np.testing.assert_array_equal(found, exact.astype(np.float32))
 
 
+@pytest.mark.feature("QMO-22")
 def test_blocks_with_scales_of_8_bits_and_one_for_all() -> None:
     """NVFP4: every scale of the type, with every code, in blocks of 16."""
     scales = _all(ml_dtypes.float8_e4m3fn)
@@ -89,3 +93,20 @@ def test_blocks_with_scales_of_8_bits_and_one_for_all() -> None:
     found = _product(rows, scales[:, np.newaxis], np.array(0.013, np.float32), axis=0, block_size=16)
     steps = (scales.astype(np.float32) * np.float32(0.013)).repeat(16)[:, np.newaxis]
     np.testing.assert_array_equal(found, rows.astype(np.float32) * steps)
+
+
+@pytest.mark.feature("QMO-22")
+def test_activations_in_floats_of_8_bits_are_refused() -> None:
+    """The machine has no such grid, and onnxruntime gives the host no such arrays."""
+    zero = np.zeros((), ml_dtypes.float8_e4m3fn)
+    constants = [numpy_helper.from_array(np.array(0.05, np.float32), "s"), numpy_helper.from_array(zero, "z")]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]) for name in "xy"]
+    graph = helper.make_graph(nodes, "activations", ports[:1], ports[1:], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    for host in (False, True):
+        with pytest.raises(TpuflowError, match="float8e4m3fn"):
+            load(model, host=host)

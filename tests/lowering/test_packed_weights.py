@@ -184,6 +184,7 @@ def test_codes_a_model_states_are_kept() -> None:
 FLOATS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 
+@pytest.mark.feature("QMO-22")
 def test_every_float_of_4_bits_is_exact_where_scales_are_near_powers_of_two() -> None:
     """MXFP4 weights, every code in blocks whose scales lie up to 8 times apart: elements lose nothing."""
     numbers = np.tile(FLOATS, 8)[:, np.newaxis].repeat(5, 1)
