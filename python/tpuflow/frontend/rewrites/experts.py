@@ -105,9 +105,12 @@ def _by_row(x: ir.Value, index: ir.Value, weights: Array, emit: Emitter) -> ir.V
     stacks = [np.ascontiguousarray(numbers[:, :, part.start : part.stop]) for part in parts]
     tables = [emit.constant(stack.reshape(count, -1), "matrices") for stack in stacks]
     factors = emit.constant(largest.reshape(count, columns).astype(np.float32), "factors")
+    # All indices first: what is loaded by them need not wait for the products before.
+    ones = (
+        [index] if batch == 1 else [emit.slice(index, 0, range(b, b + 1), f"index{b}") for b in range(batch)]
+    )
     made = []
-    for b in range(batch):
-        one = emit.slice(index, 0, range(b, b + 1), f"index{b}") if batch > 1 else index
+    for b, one in enumerate(ones):
         row = emit.slice(x, 0, range(b, b + 1), f"part{b}") if batch > 1 else x
         row = emit.reshape(row, (rows, inner), f"row{b}")
         products = []

@@ -77,12 +77,24 @@ def _embedding(context: Lowering, step: Step) -> None:
         quant = grid_of(low, high, config.model_copy(update={"dtype": dtype}))
         context.settings.honors(step.names, GRID, SCALE)
     value = context.operand(node, 1)
+    for each in _parts_beside(value):
+        if each in context.stored and context.stored[each].quant is None:
+            context.rearrange(each)
     stored = context.rearrange(value)
     if stored.quant is not None:
         raise UnsupportedNodeError("indices must be integers", "indices")
     op = Op.embedding(table=context.picked_table(node.inputs[0], table, quant), indices=stored.tensor)
     shape = shape_of(step.output)
     context.emit(step, op, shape, View.dense(shape), quant)
+
+
+def _parts_beside(indices: ir.Value) -> list[ir.Value]:
+    """The other parts that are cut out of the same indices: moved together, none waits for another."""
+    node = indices.producer()
+    source = None if node is None or node.op_type != "Slice" else node.inputs[0]
+    if source is None:
+        return []
+    return [user.outputs[0] for user, place in source.uses() if user.op_type == "Slice" and place == 0]
 
 
 def _is_matrix(value: ir.Value) -> bool:

@@ -39,11 +39,18 @@ struct Load {
     instructions: Vec<InstructionId>,
     /// By transfer, the position before which it is too early: its source is not yet written.
     releases: Vec<u32>,
-    /// Constants and inputs, whose order is kept.
-    ordered: bool,
+    /// Where its order is kept: constants and inputs among each other, and rows that are looked up.
+    queue: Option<Queue>,
     last: InstructionId,
     /// The instructions that use the buffer.
     users: Vec<InstructionId>,
+}
+
+/// Loads that begin in the order of their use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Queue {
+    Given,
+    LookedUp,
 }
 
 /// A new order of the virtual instructions, and an address for every buffer in a cache.
@@ -278,7 +285,7 @@ impl<'a> Prefetcher<'a> {
         let mut addresses = self.addresses.clone();
         let word = self.machine.word() as u64;
         let mut found = Placement { slots: vec![0; self.loads.len()], words: vec![0; self.loads.len()] };
-        let mut bar = 0;
+        let mut bars = [0; 2];
         let mut order: Vec<usize> = (0..self.loads.len()).collect();
         order.sort_by_key(|&i| self.loads[i].instructions[0].0.saturating_sub(preferences[i].lead));
         for index in order {
@@ -295,9 +302,11 @@ impl<'a> Prefetcher<'a> {
                 }
             };
             let release = load.releases.iter().copied().max().unwrap_or(0);
-            let earliest = release.max(if load.ordered { bar } else { 0 }).max(near);
+            let mut unordered = 0;
+            let bar = load.queue.map_or(&mut unordered, |queue| &mut bars[queue as usize]);
+            let earliest = release.max(*bar).max(near);
             if let Some(&address) = self.residents.words.get(&load.buffer) {
-                bar = bar.max(earliest);
+                *bar = earliest.max(*bar);
                 addresses[load.buffer.index()] = (space(memory), address * word);
                 (found.slots[index], found.words[index]) = (earliest, address);
                 continue;
@@ -307,9 +316,7 @@ impl<'a> Prefetcher<'a> {
             let (good, gaps) = room.back(item(deadline), earliest).ok_or(memory)?;
             let choice = preferences[index].choice;
             let mut address = gaps.address(room.cursor, choice).ok_or(memory)?;
-            if load.ordered {
-                bar = bar.max(good);
-            }
+            *bar = good.max(*bar);
             if memory == Memory::Cache {
                 let mut quiet = gaps;
                 let busy = busy(self.code, load, &self.is_load, &addresses, self.machine);
@@ -444,13 +451,18 @@ fn loads(code: &VirtualProgram, live_ranges: &[Option<Lifetime>]) -> Vec<Load> {
             let index = *by_buffer[to.index()].get_or_insert_with(|| {
                 let last = live_ranges[to.index()].map_or(id, |l| l.1);
                 let (instructions, releases, users) = (vec![], vec![], vec![]);
-                loads.push(Load { buffer: to, instructions, releases, ordered: true, last, users });
+                loads.push(Load { buffer: to, instructions, releases, queue: None, last, users });
                 loads.len() - 1
             });
             let load = &mut loads[index];
             load.instructions.push(id);
             load.releases.push(release);
-            load.ordered &= instruction.lookup().is_none() && code.buffers[from.index()].content != Content::Computed;
+            let queue = match instruction.lookup() {
+                Some(_) => Some(Queue::LookedUp),
+                None => (code.buffers[from.index()].content != Content::Computed).then_some(Queue::Given),
+            };
+            let is_first = load.instructions.len() == 1;
+            load.queue = if is_first || load.queue == queue { queue } else { None };
         } else if let Some(t) = instruction.transfer() {
             written[VirtualAddress::of_field(t.ddr_address).buffer.index()] = id.0 + 1;
         } else {
