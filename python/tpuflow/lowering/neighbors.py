@@ -112,9 +112,9 @@ class Neighbors:
         return (min(found), max(found)) if found and not value.is_graph_output() else (-math.inf, math.inf)
 
     def range_beside_masks(self, value: ir.Value) -> tuple[float, float] | None:
-        """The range of what a Where chooses from beside a mask, with room below that a softmax leaves out.
+        """The range of a Where's operands other than its mask, extended downwards in front of a softmax.
 
-        None where there is no such mask, or nothing is known of the other choices.
+        None without a mask, or if the range of another operand is not known.
         """
         node = value.producer()
         if node is None or node.op_type != "Where":

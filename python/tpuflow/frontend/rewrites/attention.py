@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from tpuflow.frontend.rewrite import Emitter, Rules
 
-__all__ = ["RULES"]
+__all__ = ["LOWEST", "RULES", "chosen_addend"]
 
 LOWEST = -1e30
 """What stands for a score that is left out."""
@@ -214,26 +214,33 @@ def scaled_mask(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return _softmax(node, emit(mask.op_type, *operands, label="masked"), emit)
 
 
-def chosen_scores(node: ir.Node, emit: Emitter) -> ir.Value | None:
-    """Leaves scores out where a condition says so, in place of adding nothing or a mask by it."""
-    add = produced_by(node.inputs[0], "Add")
+def chosen_addend(value: ir.Value | None, emit: Emitter) -> tuple[ir.Value, ir.Value] | None:
+    """Condition and x of x + Where(condition, 0, mask), or of the reverse choice; None of others."""
+    add, whole = produced_by(value, "Add"), shape_of(value)
     for place, operand in enumerate(() if add is None else add.inputs):
         choice = produced_by(operand, "Where")
         x = None if add is None else add.inputs[1 - place]
         if choice is None or x is None or array_of(choice.inputs[0]) is not None:
             continue
-        constants = [array_of(value) for value in choice.inputs[1:]]
+        constants = [array_of(each) for each in choice.inputs[1:]]
         nothing = [array is not None and not np.any(array) for array in constants]
-        out = [array is not None and bool(np.all(array <= MASKED)) for array in constants]
+        out = [leaves_out(each) for each in choice.inputs[1:]]
         condition, shape = choice.inputs[0], shape_of(x)
-        same = shape is not None and shape == shape_of(node.inputs[0])
+        same = shape is not None and shape == whole
         if condition is None or not same or sorted(nothing) != [False, True] or sorted(out) != [False, True]:
             continue
-        if out[0]:
-            condition = emit("Not", condition)
-        low = emit.constant(np.array(LOWEST), "low", like=x)
-        return _softmax(node, emit("Where", condition, x, low, label="masked"), emit)
+        return (emit("Not", condition, label="kept") if out[0] else condition), x
     return None
+
+
+def chosen_scores(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Leaves scores out where a condition says so, in place of adding nothing or a mask by it."""
+    found = chosen_addend(node.inputs[0], emit)
+    if found is None:
+        return None
+    condition, x = found
+    low = emit.constant(np.array(LOWEST), "low", like=x)
+    return _softmax(node, emit("Where", condition, x, low, label="masked"), emit)
 
 
 def split_mask(node: ir.Node, emit: Emitter) -> ir.Value | None:

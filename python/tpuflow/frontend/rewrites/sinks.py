@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tpuflow.frontend.rewrites.attention import LOWEST, chosen_addend
 from tpuflow.frontend.values import (
-    array_of,
     attributes_of,
     integers_of,
     leaves_out,
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from tpuflow.frontend.rewrite import Emitter, Rules
 
 __all__ = ["RULES"]
-
-LOWEST = -1e30
 
 
 def unshifted(node: ir.Node, emit: Emitter) -> ir.Value | None:
@@ -51,24 +49,12 @@ def unshifted(node: ir.Node, emit: Emitter) -> ir.Value | None:
 
 
 def _parts(value: ir.Value | None, emit: Emitter) -> tuple[ir.Value, ir.Value] | None:
-    """Condition and scores of those that a computed condition leaves in; None of others."""
+    """The condition of a masked operand, true where it is kept, and its scores; None if it has no mask."""
     shape = shape_of(value)
     if value is None or shape is None or not sole_user(value):
         return None
-    added = produced_by(value, "Add")
-    operands = (
-        () if added is None else ((added.inputs[0], added.inputs[1]), (added.inputs[1], added.inputs[0]))
-    )
-    for mask, x in operands:
-        choice = produced_by(mask, "Where")
-        if choice is None or x is None or shape_of(x) != shape:
-            continue
-        zeros = [(array := array_of(each)) is not None and not np.any(array) for each in choice.inputs[1:]]
-        out = [leaves_out(each) for each in choice.inputs[1:]]
-        if choice.inputs[0] is not None and zeros == [True, False] and out == [False, True]:
-            return choice.inputs[0], x
-        if choice.inputs[0] is not None and zeros == [False, True] and out == [True, False]:
-            return emit("Not", choice.inputs[0], label="kept"), x
+    if (found := chosen_addend(value, emit)) is not None:
+        return found
     choice = produced_by(value, "Where")
     if choice is None or choice.inputs[0] is None or choice.inputs[1] is None:
         return None
