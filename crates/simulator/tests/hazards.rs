@@ -228,6 +228,41 @@ fn lookups_stay_in_their_table() {
     assert_eq!(hazard(&p).rule, Rule::Lookup(3));
 }
 
+/// Lookups on both lines; what follows the first in the list, and overwrites its indices, is executed when the second begins,
+/// which is earlier.
+#[test]
+fn a_lookup_reads_its_own_indices_whatever_begins_before_it() {
+    let machine = tiny();
+    let mut p = program(&machine, 2048);
+    // Indices 2, 0 at byte 64, a table of 3 rows of 5 bytes, 8 apart, at 128, and bytes that are no indices.
+    let mut bytes = vec![99; 1024];
+    bytes[64..80].fill(0);
+    bytes[64] = 2;
+    bytes[128..152].fill(7);
+    constants(&mut p, bytes);
+    p.outputs.push(port(&machine, "rows", &[2, 5], DType::I8, 1536));
+    let lookup = |indices: u64, output: u64| {
+        Work::Lookup(Lookup {
+            table: View::whole(&[3, 5], DType::I8, 8, Space::Ddr(0), 128),
+            indices: cache_view(&machine, &[2], DType::I32, indices),
+            output: cache_view(&machine, &[2, 5], DType::I8, output),
+            first: 0,
+            count: 2,
+        })
+    };
+    push(&mut p, Unit::Dtl0, &[], load(0, 64, 0, 8));
+    push(&mut p, Unit::Dtl0, &[], load(0, 256, 512, 512));
+    push(&mut p, Unit::Dtl0, &[], lookup(0, 128));
+    push(&mut p, Unit::Dtl0, &[], load(0, 512, 0, 8));
+    push(&mut p, Unit::Dtl1, &[], load(0, 64, 64, 8));
+    push(&mut p, Unit::Dtl1, &[], lookup(64, 256));
+    push(&mut p, Unit::Dtl1, &[], store(0, 1536, 256, 16));
+    let stepped = simulate(&p, &[], &Options { stepped: true, ..Options::default() }).unwrap();
+    let found = run(&p).unwrap();
+    assert_eq!((found.cycles, &found.outputs), (stepped.cycles, &stepped.outputs));
+    assert_eq!(found.outputs, [[7; 10]]);
+}
+
 /// 2 pixels x 8 channels of -128 times 8 columns of -128, with this bias of column 0: input, weights and parameters are loaded by
 /// instructions 0, 1 and 2, instruction 3 is the product.
 fn squares(bias: i64) -> Program {

@@ -192,6 +192,7 @@ impl Lowering<'_> {
                     pixel_bytes: whole.pixel_bytes,
                     channel_offset: whole.channel_offset,
                     origin: [whole.origin[0] + first, whole.origin[1]],
+                    dtype: whole.dtype,
                     ..own
                 }];
                 refine(&mut place, word);

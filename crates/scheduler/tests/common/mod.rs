@@ -55,6 +55,8 @@ pub struct Net {
     pub wide: bool,
     /// Activations are floats of this type.
     pub float: Option<DType>,
+    /// Layers draw whether their results are int16.
+    mixed: bool,
     /// All elements of a constant are its first.
     alike: bool,
 }
@@ -62,12 +64,24 @@ pub struct Net {
 impl Net {
     pub fn new(seed: u64) -> Self {
         let builder = GraphBuilder::new("net");
-        Self { builder, random: Random(seed), count: 0, wide: false, float: None, alike: false }
+        Self { builder, random: Random(seed), count: 0, wide: false, mixed: false, float: None, alike: false }
     }
 
     fn name(&mut self, what: &str) -> String {
         self.count += 1;
         format!("{what}{}", self.count)
+    }
+
+    /// Lets every fourth network of integers have results of 8 and of 16 bits.
+    fn mix(&mut self, seed: u64) {
+        self.mixed = seed % 4 == 3 && self.float.is_none();
+    }
+
+    /// Draws the element type of the next results.
+    fn draw_type(&mut self) {
+        if self.mixed {
+            self.wide = self.random.chance(50);
+        }
     }
 
     fn dtype(&self) -> DType {
@@ -393,7 +407,11 @@ impl Net {
         let mut shape = self.shape(inputs[0]);
         shape[axis] = inputs.iter().map(|&t| self.shape(t)[axis]).sum();
         let rescaled = if self.float.is_some() { usize::MAX } else { rescaled };
-        let requants = (0..inputs.len()).map(|i| (i == rescaled).then(|| self.requant(1, self.dtype(), 14))).collect();
+        let mut requants = Vec::new();
+        for (i, &input) in inputs.iter().enumerate() {
+            let other_type = self.dtype_of(input) != self.dtype();
+            requants.push((i == rescaled || other_type).then(|| self.requant(1, self.dtype(), 14)));
+        }
         let op = Op::Concat { inputs: inputs.to_vec(), axis: axis as u32, requants };
         self.layer("concat", op, &shape, self.dtype())
     }
@@ -491,6 +509,7 @@ impl Net {
     }
 
     pub fn select(&mut self, a: TensorId, b: TensorId) -> TensorId {
+        let b = if self.dtype_of(a) == self.dtype_of(b) { b } else { a };
         let shape = self.shape(a);
         let condition = self.constant(&shape, DType::I8, 0, 1);
         self.same("select", Op::Select { condition, a, b }, &shape, a)

@@ -1,7 +1,7 @@
 //! Every operator alone, on activations of any type.
 
 use tpuflow_ir::op::PadMode;
-use tpuflow_ir::{BinaryKind, DType, Graph, ReduceKind, TensorId, Window};
+use tpuflow_ir::{BinaryKind, DType, Graph, Op, ReduceKind, TensorId, Window};
 
 use super::{Net, window};
 
@@ -70,6 +70,33 @@ pub const OPERATORS: &[(&str, Make)] = &[
         net.concat(&[x, y, z], 3, 1)
     }),
     ("concat of rows", |net, x| net.concat(&[x, x], 1, 0)),
+    ("concat of rows of two types", |net, x| {
+        let rows = net.reshape(x, &[1, 10, 6, 10]);
+        net.wide = !net.wide;
+        let other = net.rescale(rows);
+        net.wide = !net.wide;
+        let own = net.rescale(rows);
+        net.concat(&[other, own], 1, usize::MAX)
+    }),
+    ("concat of first rows", |net, x| {
+        // Pixels without anything free between them, of which the first rows alone are joined.
+        let full = net.reshape(x, &[1, 150, 1, 4]);
+        let made = net.rescale(full);
+        let first = net.slice(made, 1, 0, 80);
+        let next = net.slice(made, 1, 40, 80);
+        net.concat(&[first, next], 1, usize::MAX)
+    }),
+    ("concat of first rows in other pixels", |net, x| {
+        let full = net.reshape(x, &[1, 75, 1, 8]);
+        let made = net.rescale(full);
+        let mut joined = vec![];
+        for start in [0, 160] {
+            let dims = vec![320];
+            let op = Op::Rearrange { input: made, dims, strides: vec![1], offset: start };
+            joined.push(net.rearrange(made, op, &[1, 20, 1, 16]));
+        }
+        net.concat(&joined, 1, usize::MAX)
+    }),
     ("pad", |net, x| net.pad(x, &[0, 1, 2, 0], &[0, 0, 1, 3], PadMode::Constant(5))),
     ("reflect", |net, x| net.pad(x, &[0, 2, 1, 0], &[1, 0, 3, 0], PadMode::Reflect)),
     ("edge", |net, x| net.pad(x, &[1, 0, 2, 0], &[0, 3, 0, 1], PadMode::Edge)),

@@ -23,6 +23,7 @@ pub fn residual(seed: u64) -> Graph {
 pub fn random(seed: u64, length: usize) -> Graph {
     let mut net = Net::new(seed);
     net.wide = net.random.chance(30);
+    net.mix(seed);
     let channels = [1, 2, 3, 5, 8, 16, 20, 33];
     let pick = |net: &mut Net| channels[net.random.below(channels.len())];
     let (h, w, c) = (3 + net.random.below(10), 3 + net.random.below(10), pick(&mut net));
@@ -31,6 +32,7 @@ pub fn random(seed: u64, length: usize) -> Graph {
     let mut sinks = Vec::new();
     for _ in 0..length {
         let x = open[net.random.below(open.len())];
+        net.draw_type();
         if let Some(y) = random_layer(&mut net, x, &open, &mut sinks) {
             open.push(y);
         }

@@ -21,6 +21,7 @@ fn of_type(seed: u64, length: usize, most: usize, float: Option<DType>) -> Graph
     let mut net = Net::new(seed);
     net.wide = net.random.chance(30);
     net.float = float;
+    net.mix(seed);
     let mut open = Vec::new();
     for _ in 0..1 + net.random.below(2) {
         let shape = any_shape(&mut net, most);
@@ -29,6 +30,7 @@ fn of_type(seed: u64, length: usize, most: usize, float: Option<DType>) -> Graph
     let mut outputs = Vec::new();
     for _ in 0..length {
         let x = open[net.random.below(open.len())];
+        net.draw_type();
         if let Some(y) = layer(&mut net, x, &open, &mut outputs, most) {
             open.push(y);
         }
@@ -251,6 +253,9 @@ fn layer(net: &mut Net, x: TensorId, open: &[TensorId], sinks: &mut Vec<TensorId
             let same: Vec<TensorId> = open.iter().filter(fits).copied().collect();
             let operands: Vec<TensorId> =
                 (0..1 + net.random.below(3)).map(|_| same[net.random.below(same.len())]).collect();
+            if net.random.chance(30) {
+                return pieces(net, x, axis, most);
+            }
             let rescaled = net.random.below(6);
             let total: usize = operands.iter().map(|&t| product(&net.shape(t))).sum();
             (total <= 2 * most).then(|| net.concat(&operands, axis, rescaled))?
@@ -312,6 +317,26 @@ fn layer(net: &mut Net, x: TensorId, open: &[TensorId], sinks: &mut Vec<TensorId
             if net.random.chance(50) { net.choose(&condition, a, b) } else { net.choose(&condition, b, a) }
         }
     })
+}
+
+/// Stretches of one tensor joined, as the taps of a convolution are: of any length, some in other pixels.
+fn pieces(net: &mut Net, x: TensorId, axis: usize, most: usize) -> Option<TensorId> {
+    let s = net.shape(x);
+    let made = if net.random.chance(70) { net.rescale(x) } else { x };
+    let count = 1 + net.random.below(s[axis]);
+    let mut joined = Vec::new();
+    for _ in 0..1 + net.random.below(3) {
+        let start = if net.random.chance(50) { 0 } else { net.random.below(s[axis] - count + 1) };
+        joined.push(net.slice(made, axis, start, count));
+    }
+    if net.random.chance(30) {
+        let shape = factors(net, product(&net.shape(joined[0])));
+        joined = joined.iter().map(|&piece| net.reshape(piece, &shape)).collect();
+    }
+    let rank = net.shape(joined[0]).len();
+    let along = if net.random.chance(50) { 0 } else { net.random.below(rank) };
+    let total: usize = joined.iter().map(|&piece| product(&net.shape(piece))).sum();
+    (total <= 2 * most).then(|| net.concat(&joined, along, usize::MAX))
 }
 
 /// Overlapping stretches of the last axis, as frames of a signal or slices of a three-dimensional convolution are.

@@ -1,7 +1,8 @@
 //! The state that the units of a timeline share beside the banks: when instructions began and finished, and the counters.
 
-use tpuflow_ir::isa::Lookup;
-use tpuflow_ir::{Program, Unit};
+use std::collections::HashMap;
+
+use tpuflow_ir::{Program, Unit, Work};
 
 use crate::context::{LayerTimes, TransferCounts};
 use crate::counters::{Counters, Stall};
@@ -27,6 +28,8 @@ pub(super) struct Accounting<'p> {
     pub(super) executor: Option<Executor<&'p Program>>,
     /// First instruction that has not been executed.
     pub(super) executed: usize,
+    /// Indices of lookups that have been executed and not begun: what came behind them in the list may lie in their place.
+    indices: HashMap<usize, Vec<u32>>,
     /// Per unit, the cycles in which its instructions finished.
     finished: [Vec<u64>; Unit::COUNT],
     /// Per unit, a cycle before which it finishes no further instruction.
@@ -46,6 +49,7 @@ impl<'p> Accounting<'p> {
             trace: trace.then(Vec::new),
             executor,
             executed: 0,
+            indices: HashMap::new(),
             finished: Default::default(),
             earliest: [start; Unit::COUNT],
             began: vec![0; program.instructions.len()],
@@ -150,15 +154,18 @@ impl<'p> Accounting<'p> {
         if let Some(executor) = &mut self.executor {
             while self.executed <= position {
                 executor.execute(self.executed)?;
+                if let Work::Lookup(lookup) = &self.program.instructions[self.executed].work {
+                    self.indices.insert(self.executed, executor.indices(lookup));
+                }
                 self.executed += 1;
             }
         }
         Ok(())
     }
 
-    /// The indices of a lookup, if values are computed.
-    pub(super) fn indices(&mut self, position: usize, lookup: &Lookup) -> Result<Option<Vec<u32>>, SimError> {
+    /// The indices of the lookup at `position`, if values are computed.
+    pub(super) fn indices(&mut self, position: usize) -> Result<Option<Vec<u32>>, SimError> {
         self.execute(position)?;
-        Ok(self.executor.as_ref().map(|executor| executor.indices(lookup)))
+        Ok(self.indices.remove(&position))
     }
 }

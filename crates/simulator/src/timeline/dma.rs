@@ -195,7 +195,7 @@ impl Dma {
         line.queue.pop();
         (line.instruction, line.began) = (head, began);
         let indices = match &books.program.instructions[head].work {
-            tpuflow_ir::Work::Lookup(lookup) => books.indices(head, lookup)?,
+            tpuflow_ir::Work::Lookup(_) => books.indices(head)?,
             _ => None,
         };
         line.steps = steps(books.program, head, indices.as_deref()).into_iter();

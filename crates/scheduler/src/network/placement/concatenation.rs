@@ -123,11 +123,14 @@ impl Placement {
         }
         let place = self.of(step.output);
         let (from, to) = (natural(network, *input, self.word), natural(network, step.output, self.word));
+        // All its elements in their order: the first of more would run over those of the next operand.
+        let is_whole = matches!(coalesced(dims, strides)[..], [(count, 1)]
+            if count == network.tensor(*input).elements() as i64);
         let pixels = |view: &View| u64::from(view.rows) * u64::from(view.width);
         let dense = |view: &View| {
             view.rows == 1 || (u64::from(view.width) * u64::from(place.pixel_bytes)).is_multiple_of(self.word as u64)
         };
-        let is_same = matches!(coalesced(dims, strides)[..], [(_, 1)])
+        let is_same = is_whole
             && (from.dtype, from.channels, pixels(&from)) == (to.dtype, to.channels, pixels(&to))
             && dense(&from)
             && dense(&to);
@@ -136,7 +139,7 @@ impl Placement {
             let row = u64::from(view.width) * u64::from(pixel_bytes);
             view.payload() == pixel_bytes as usize && row.is_multiple_of(self.word as u64)
         };
-        let is_repacked = matches!(coalesced(dims, strides)[..], [(_, 1)])
+        let is_repacked = is_whole
             && from.dtype == to.dtype
             && is_full(&from, from.pixel_bytes)
             && is_full(&to, place.pixel_bytes)
