@@ -1,7 +1,7 @@
 //! The work that every program must do for a layer, counted from the operator, for the needed elements of its result alone.
 
 use tpuflow_ir::Arithmetic::Float;
-use tpuflow_ir::{Graph, Layer, Machine, Op, TensorId, View, timing};
+use tpuflow_ir::{Graph, Layer, Machine, Op, TensorId, View, layout, timing};
 
 use crate::feed;
 use crate::linear::{Linear, is_depthwise, is_plain, natural_view, streams};
@@ -175,12 +175,25 @@ impl LiveGraph<'_> {
                     Op::ResizeLinear { .. } => ewp.bilinear,
                     _ => ewp.r#move,
                 };
-                let elements = self.live.needed(output).count(graph.tensor(output).elements());
+                let needed = self.live.needed(output).count(graph.tensor(output).elements());
+                let elements = match op {
+                    Op::Softmax { .. } | Op::LayerNorm { .. } => self.with_padding(output, needed),
+                    _ => needed,
+                };
                 work.ewp = self.elementwise(output, elements, rate + ending(op, machine));
             }
             _ => {}
         }
         work
+    }
+
+    /// So many elements of a tensor and what their pixels have besides: an operator over channels takes pixels whole, each in words
+    /// of its own or in a part of one that is a power of two.
+    fn with_padding(&self, tensor: TensorId, elements: u64) -> u64 {
+        let tensor = self.graph.tensor(tensor);
+        let channels = tensor.shape.last().map_or(1, |&channels| channels.max(1));
+        let pixel = layout::pixel_bytes(channels * tensor.dtype.bytes(), self.machine.word());
+        elements.div_ceil(channels as u64) * (pixel / tensor.dtype.bytes()) as u64
     }
 
     /// Cycles of the elementwise unit for so many elements of a tensor. Where its channels fill no whole words they may still be

@@ -1,7 +1,7 @@
 //! The least counters: no run stays below one, and for some network each is what a run counts.
 
 use tpuflow_bounds::bounds;
-use tpuflow_ir::{BinaryKind, Graph, Machine, Program, Unit};
+use tpuflow_ir::{BinaryKind, DType, Graph, Machine, Program, Unit};
 use tpuflow_scheduler::{Options as ScheduleOptions, schedule_by};
 use tpuflow_simulator::{Options, Run, simulate};
 
@@ -78,4 +78,25 @@ fn a_run_counts_just_that() {
     let all =
         ["array", "array of a layer", "bytes in opened pages", "bytes read", "bytes written", "ewp", "ewp of a layer"];
     assert_eq!(tight.into_iter().collect::<Vec<_>>(), all);
+}
+
+/// Operators over channels take pixels whole, in words of their own or parts of a word that are powers of two: the elementwise
+/// unit is at work as long as the bound says, whatever the channels.
+#[test]
+fn operators_over_channels_count_whole_pixels() {
+    let machine = Machine::preset("128x128_asic").unwrap();
+    for (seed, channels) in [1, 3, 16, 49, 64, 100, 128, 129, 192, 197, 256, 300].into_iter().enumerate() {
+        for kind in 0..4 {
+            let mut net = Net::new(seed as u64);
+            (net.wide, net.float) = (kind == 1, (kind == 2).then_some(DType::F16));
+            let x = net.input(&[1, 1, 256, channels]);
+            let y = if seed % 2 == kind % 2 { net.softmax(x, false) } else { net.layer_norm(x, seed % 3 == 0) };
+            let graph = net.finish(&[y]);
+            for (level, run) in runs(&graph, &machine) {
+                let (least, counted) =
+                    (bounds(&graph, &machine).counters.layers[0].ewp, run.layers[0].busy_by_unit[Unit::Ewp.index()]);
+                assert_eq!(least, counted, "{channels} channels, kind {kind}, level {level}");
+            }
+        }
+    }
 }
