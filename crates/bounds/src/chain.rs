@@ -18,22 +18,20 @@ use std::ops::Range;
 
 use tpuflow_ir::{Graph, Machine, Unit, timing};
 
+use super::earlier::Earlier;
 use super::gates::{Dependencies, Gate, Set, gates, lost_slots};
 use super::{Every, split};
 use crate::constants::Constants;
 use crate::issue::Occupancy;
 use crate::linear::unit_of;
 use crate::live::Elements;
-use crate::moments::{Need, Operand, Operator, Times, first_load_cycles, first_read_cycle, lead};
+use crate::moments::{Operand, Operator, Times, first_load_cycles, first_read_cycle, lead};
 use crate::work::Work;
 
 /// Earlier moments that the end of a layer is counted from, times layers, and how many of them at least, the nearest first: what
 /// is to be looked at grows with the third power.
 const MOST_SUMS: usize = 60_000;
 const LEAST_SUMS: usize = 32;
-
-/// Sets of layers, by layer.
-pub(super) type Sets = Vec<Vec<bool>>;
 
 /// Moments of all layers, and who waits for whom.
 pub(super) struct Chains<'a> {
@@ -42,8 +40,8 @@ pub(super) struct Chains<'a> {
     constants: &'a Constants,
     /// By layer, which of its results are needed.
     needed: Vec<&'a Elements>,
-    /// Layers whose result is a single pixel.
-    singles: Vec<usize>,
+    /// By layer, whether its result is a single pixel.
+    singles: Vec<bool>,
     idle: Idle,
     gates: Vec<Gate>,
     /// Before which nothing of a layer begins.
@@ -53,11 +51,11 @@ pub(super) struct Chains<'a> {
     /// Moments of each layer's result.
     pub times: Vec<Times>,
     /// Those of which a pixel needs all channels of some pixel.
-    pub channels: Sets,
+    pub channels: Earlier,
     /// Those of which any element needs all channels of some pixel.
-    strong: Sets,
+    strong: Earlier,
     /// Those that are done when the layer is.
-    pub whole: Sets,
+    pub whole: Earlier,
 }
 
 /// Where no instruction of the array can be under way.
@@ -84,18 +82,16 @@ impl<'a> Chains<'a> {
     /// or though nobody needs it, so that the instruction behind it finds the array set up.
     fn idle(&self, graph: &Graph) -> Idle {
         let on_array = |i: usize| unit_of(graph, &graph.layers[i].op, self.machine) == Unit::Me;
-        let on_array: Vec<usize> = (0..self.works.len()).filter(|&i| on_array(i)).collect();
-        let first = |layer: usize| on_array.iter().all(|&i| i == layer || self.strong[i][layer]);
-        let layers = 0..self.works.len();
-        Idle {
-            after: layers.clone().map(|layer| !on_array.contains(&layer) && first(layer)).collect(),
-            before: layers.map(|layer| on_array.contains(&layer) && first(layer)).collect(),
-        }
+        let flags: Vec<bool> = (0..self.works.len()).map(on_array).collect();
+        let on_array: Vec<usize> = (0..flags.len()).filter(|&i| flags[i]).collect();
+        let first = |layer: usize| on_array.iter().all(|&i| i == layer || self.strong.has(i, layer));
+        let of = |kind: bool| (0..flags.len()).map(|layer| flags[layer] == kind && first(layer)).collect();
+        Idle { after: of(false), before: of(true) }
     }
 
     fn with(every: &'a Every, (idle, gates): (Idle, Vec<Gate>)) -> Self {
-        let Every { graph, machine, live, producer, constants, works } = *every;
-        let count = graph.layers.len();
+        let Every { graph, machine, live, producer, constants, works, reach } = *every;
+        let sets = || Earlier::new(reach);
         let mut chains = Self {
             works,
             machine,
@@ -107,58 +103,52 @@ impl<'a> Chains<'a> {
             begins: vec![],
             waits: vec![],
             times: vec![],
-            channels: vec![],
-            strong: vec![],
-            whole: vec![],
+            channels: sets(),
+            strong: sets(),
+            whole: sets(),
         };
         for (index, layer) in graph.layers.iter().enumerate() {
             let operand = |tensor: tpuflow_ir::TensorId| -> Operand {
-                let none = || vec![false; count];
                 let Some(from) = producer[tensor.index()] else {
-                    let times = Times::default();
-                    return Operand { times, channels: none(), strong: none(), whole: none() };
+                    let none = || vec![false; chains.channels.range(index).len()];
+                    return Operand { times: Times::default(), channels: none(), strong: none(), whole: none() };
                 };
-                let mut operand = Operand {
+                Operand {
                     times: chains.times[from].clone(),
-                    channels: chains.channels[from].clone(),
-                    strong: chains.strong[from].clone(),
-                    whole: chains.whole[from].clone(),
-                };
-                operand.channels[from] = true;
-                operand.whole[from] = true;
-                operand
+                    channels: chains.channels.seen_from(index, from, true),
+                    strong: chains.strong.seen_from(index, from, false),
+                    whole: chains.whole.seen_from(index, from, true),
+                }
             };
             let operands: Vec<Operand> = layer.op.operands().into_iter().map(operand).collect();
             let drained = chains.idle.before[index];
             let mut need = Operator { graph, machine, layer, work: &works[index], drained }.need(&operands);
-            for set in [&mut need.channels, &mut need.strong, &mut need.whole] {
-                set.resize(count, false);
-            }
             let output = graph.tensor(layer.output);
             let single = output.shape.last() == Some(&output.elements());
             if single {
                 need.channels.clone_from(&need.whole);
             }
-            let needed = (0..count).filter(|&i| i == index || need.channels[i]);
+            let times = std::mem::take(&mut need.times);
+            chains.channels.push(need.channels);
+            chains.strong.push(need.strong);
+            chains.whole.push(need.whole);
+            let needed = chains.channels.of(index).chain([index]);
             let bytes = constants.bytes(needed, |piece| piece.packed);
             let ready = if bytes > 0 { first_load_cycles(machine) + split(bytes, machine) } else { 0 };
             let least = if works[index].array > 0 { lead(machine, false) + timing::array_depth(machine) } else { 0 };
-            let mut times = std::mem::take(&mut need.times);
+            let mut times = times;
             times.pixel = times.pixel.max(times.first).max(ready + least);
-            times.all = times.all.max(times.pixel).max(chains.earliest_completion(index, &need, single));
+            times.all = times.all.max(times.pixel).max(chains.earliest_completion(index, single));
             if output.shape.iter().rev().take(2).product::<usize>() == output.elements() {
                 times.matrix = times.matrix.max(times.all);
             }
             if single {
                 times.pixel = times.all;
-                chains.singles.push(index);
             }
+            chains.singles.push(single);
             chains.begins.push(need.begin);
             chains.waits.push(need.waits);
             chains.times.push(times);
-            chains.channels.push(need.channels);
-            chains.strong.push(need.strong);
-            chains.whole.push(need.whole);
         }
         chains
     }
@@ -177,10 +167,11 @@ impl<'a> Chains<'a> {
     pub fn makespan(&self) -> u64 {
         let count = self.works.len();
         let after = |from: usize| {
-            let strong = |layer: usize| self.strong[layer][from];
+            let strong = |layer: usize| self.strong.has(layer, from);
             let own = |layer: usize| layer == from || strong(layer);
-            let after = self.sum(self.times[from].pixel, from + 1..count, &strong, self.idle.after[from]);
-            after.max(self.sum(self.begins[from], from..count, &own, self.idle.before[from]))
+            let later = self.strong.later(from, count);
+            let after = self.sum(self.times[from].pixel, later.clone(), &strong, self.idle.after[from]);
+            after.max(self.sum(self.begins[from], from..later.end, &own, self.idle.before[from]))
         };
         (0..count).map(after).max().unwrap_or(0)
     }
@@ -197,33 +188,33 @@ impl<'a> Chains<'a> {
             let cycles = split(bytes.saturating_sub(room), machine).saturating_sub(machine.page_miss());
             if bytes > room { moment + cycles } else { 0 }
         };
-        let layers = 0..self.works.len();
+        let count = self.works.len();
         let later = |from: usize| {
-            let unused = layers.clone().filter(|&i| i == from || self.strong[i][from]);
+            let layers = from..self.strong.later(from, count).end;
+            let unused = layers.clone().filter(|&i| i == from || self.strong.has(i, from));
             let unused = after(self.begins[from], self.constants.bytes(unused, |piece| piece.bytes));
             let Some(moment) = self.waits[from] else { return unused };
-            let used_again = || layers.clone().filter(|&i| i == from || self.whole[i][from] && self.waits[i].is_some());
+            let used_again =
+                || layers.clone().filter(|&i| i == from || self.whole.has(i, from) && self.waits[i].is_some());
             // A word of each may have been used for the last time.
             let weights = self.constants.bytes(used_again(), |piece| piece.weights);
             unused.max(after(moment, weights.saturating_sub(used_again().count() as u64 * word)))
         };
-        layers.clone().map(later).max().unwrap_or(0)
+        (0..count).map(later).max().unwrap_or(0)
     }
 
     /// When all of a layer can be there: sums of what must be done between an earlier moment and it, be this the start, a
     /// single pixel, or, with `every`, any.
-    fn earliest_completion(&self, index: usize, need: &Need, every: bool) -> u64 {
-        let needed = |layer: usize| layer == index || need.whole[layer];
-        let strong = |from: usize, layer: usize| {
-            if layer == index { need.strong[from] } else { self.strong[layer][from] }
-        };
+    fn earliest_completion(&self, index: usize, every: bool) -> u64 {
+        let needed = |layer: usize| layer == index || self.whole.has(index, layer);
         let most = (MOST_SUMS / self.works.len()).max(LEAST_SUMS);
-        let before = (0..index).rev().filter(|&from| need.whole[from] && (every || self.singles.contains(&from)));
+        let before = self.whole.of(index).rev().filter(|&from| every || self.singles[from]);
         let sums = before.take(most).map(|from| {
-            let follows = |layer: usize| needed(layer) && strong(from, layer);
+            let follows = |layer: usize| needed(layer) && self.strong.has(layer, from);
             self.sum(self.times[from].pixel, from + 1..index + 1, &follows, self.idle.after[from])
         });
-        sums.chain([self.sum(first_read_cycle(self.machine), 0..index + 1, &needed, true)]).max().unwrap_or(0)
+        let all = self.whole.range(index).start..index + 1;
+        sums.chain([self.sum(first_read_cycle(self.machine), all, &needed, true)]).max().unwrap_or(0)
     }
 
     /// The end of the work of some of these layers, which begin at `start` at the earliest, with the array drained or not.

@@ -57,16 +57,16 @@ impl Constants {
 
     /// Bytes of some layers, what they share counted once: of two that need different parts, the larger.
     pub fn bytes(&self, layers: impl Iterator<Item = usize>, part: fn(&Piece) -> u64) -> u64 {
-        let mut counted = vec![0; self.shared];
+        let mut counted: std::collections::HashMap<usize, u64> = std::collections::HashMap::new();
         let mut total = 0;
         for piece in layers.flat_map(|layer| &self.layers[layer]) {
             let bytes = part(piece);
-            match counted.get_mut(piece.class) {
-                Some(counted) => {
-                    total += bytes.saturating_sub(*counted);
-                    *counted = bytes.max(*counted);
-                }
-                None => total += bytes,
+            if piece.class < self.shared {
+                let counted = counted.entry(piece.class).or_default();
+                total += bytes.saturating_sub(*counted);
+                *counted = bytes.max(*counted);
+            } else {
+                total += bytes;
             }
         }
         total

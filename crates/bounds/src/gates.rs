@@ -24,7 +24,7 @@
 
 use tpuflow_ir::{Graph, Machine, Op, Unit, timing};
 
-use super::chain::Sets;
+use super::earlier::Earlier;
 use crate::linear::unit_of;
 use crate::work::Work;
 
@@ -67,9 +67,9 @@ pub(super) struct Gate {
 
 /// Who needs whom, by layer.
 pub(super) struct Dependencies<'a> {
-    pub channels: &'a Sets,
-    pub strong: &'a Sets,
-    pub whole: &'a Sets,
+    pub channels: &'a Earlier,
+    pub strong: &'a Earlier,
+    pub whole: &'a Earlier,
 }
 
 /// All gates of a network, in the order of layers.
@@ -89,21 +89,23 @@ pub(super) fn gates(
     ends.dedup();
     let rows = u64::from(machine.array.rows);
     let on_array = |i: usize| works[i].array > 0;
-    if (0..count).filter(|&i| on_array(i)).count() > MOST {
+    if !needs.channels.is_whole(count) || (0..count).filter(|&i| on_array(i)).count() > MOST {
         return vec![];
     }
     let gate = |end: usize| -> Option<Gate> {
-        let before: Vec<usize> = (0..=end).filter(|&i| on_array(i) && (i == end || needs.channels[end][i])).collect();
+        let before: Vec<usize> =
+            (0..=end).filter(|&i| on_array(i) && (i == end || needs.channels.has(end, i))).collect();
         let last: Vec<usize> =
-            before.iter().copied().filter(|&y| !before.iter().rev().any(|&other| needs.strong[other][y])).collect();
+            before.iter().copied().filter(|&y| !before.iter().rev().any(|&other| needs.strong.has(other, y))).collect();
         let wait = |&y: &usize| {
             let later = latency(graph, works, needs, producer, machine, [y, end]);
             timing::array_depth(machine) + machine.control.issue.min(machine.control.issue_cold) + later
         };
         let gap = last.iter().map(wait).min()?;
         let cost = last.iter().map(|&y| gap_slots(gap, works[y].pixels, works[y].rounds, rows)).min()?;
-        let next = Set::of(count, (0..count).filter(|&i| on_array(i) && needs.strong[i][end]));
-        let is_free = |&i: &usize| last.contains(&i) || needs.strong[i][end] || last.iter().any(|&y| needs.whole[y][i]);
+        let next = Set::of(count, (0..count).filter(|&i| on_array(i) && needs.strong.has(i, end)));
+        let is_free =
+            |&i: &usize| last.contains(&i) || needs.strong.has(i, end) || last.iter().any(|&y| needs.whole.has(y, i));
         let fits = Set::of(count, (0..count).filter(is_free));
         (cost > 0).then(|| Gate { last: Set::of(count, last.iter().copied()), next, fits, cost })
     };
@@ -151,7 +153,7 @@ fn latency(
     let mut since: Vec<Option<u64>> = vec![None; to + 1];
     since[from] = Some(0);
     for index in from + 1..=to {
-        if works[index].array > 0 || !needs.channels[index][from] {
+        if works[index].array > 0 || !needs.channels.has(index, from) {
             continue;
         }
         let op = &graph.layers[index].op;
@@ -210,8 +212,11 @@ mod tests {
             let graph = net.finish(&[x]);
             let (producer, works) = works(&graph, &machine);
             let count = works.len();
-            let earlier: Sets = (0..count).map(|i| (0..count).map(|j| j < i).collect()).collect();
-            let strong: Sets = (0..count).map(|i| (0..count).map(|j| i + 1 == count && j < i).collect()).collect();
+            let [mut earlier, mut strong] = [0; 2].map(|_| Earlier::new(count));
+            for layer in 0..count {
+                earlier.push(vec![true; layer]);
+                strong.push(vec![layer + 1 == count; layer]);
+            }
             let needs = Dependencies { channels: &earlier, strong: &strong, whole: &earlier };
             let found = gates(&graph, &works, &needs, &producer, &machine);
             // More than the 128 slots of another tile, which halves of the 16 pixels would cost, is never lost.

@@ -31,7 +31,7 @@ pub(super) fn last(every: &Every, chains: &Chains) -> u64 {
         .collect();
     let whole = (0..works.len()).filter(|&layer| every.live.whole(graph.layers[layer].output));
     let ends = whole.map(|layer| {
-        let before = || (0..works.len()).filter(|&i| i == layer || chains.whole[layer][i]);
+        let before = || chains.whole.of(layer).chain([layer]);
         let mut inputs: Vec<TensorId> = before().flat_map(|i| &read[i]).copied().collect();
         inputs.sort_unstable();
         inputs.dedup();

@@ -26,6 +26,7 @@ mod chain;
 #[path = "../../scheduler/tests/common/mod.rs"]
 mod common;
 mod constants;
+mod earlier;
 mod feed;
 mod gates;
 mod issue;
@@ -76,13 +77,18 @@ pub struct LayerBound {
 /// Bounds of a graph and of its layers.
 #[must_use]
 pub fn bounds(graph: &Graph, machine: &Machine) -> GraphBounds {
+    bounds_within(graph, machine, earlier::reach(graph.layers.len()))
+}
+
+/// Bounds that look at so many layers before each.
+fn bounds_within(graph: &Graph, machine: &Machine, reach: usize) -> GraphBounds {
     let producer = producers(graph);
     let live = Live::of(graph);
     let constants = Constants::of(graph, &live);
     let needed = LiveGraph { graph, machine, live: &live, producer: &producer };
     let works: Vec<Work> = graph.layers.iter().map(|layer| needed.work(layer)).collect();
     let layers = works.iter().enumerate();
-    let every = Every { graph, machine, live: &live, producer: &producer, constants: &constants, works: &works };
+    let every = Every { graph, machine, live: &live, producer: &producer, constants: &constants, works: &works, reach };
     GraphBounds {
         whole: every.bounds(),
         interval: every.interval(),
@@ -152,6 +158,8 @@ struct Every<'a> {
     producer: &'a [Option<usize>],
     constants: &'a Constants,
     works: &'a [Work],
+    /// How many layers before each are looked at.
+    reach: usize,
 }
 
 impl Every<'_> {
@@ -279,11 +287,14 @@ impl Every<'_> {
         let begin = machine.control.start + machine.dma.start + machine.dma.latency;
         let mut most = 0;
         for layer in (0..works.len()).filter(|&layer| works[layer].array > 0) {
-            let before = (0..works.len()).filter(|&i| i == layer || chains.channels[layer][i]);
+            let before = chains.channels.of(layer).chain([layer]);
             let needed = self.constants.bytes(before, |piece| piece.packed);
             // A tile of a grouped convolution needs the channels of its groups alone.
             let grouped = |i: usize| matches!(&self.graph.layers[i].op, Op::Conv { groups, .. } if *groups > 1);
-            let after = || (0..works.len()).filter(|&i| chains.channels[i][layer] && !grouped(i));
+            let after = || {
+                let later = chains.channels.later(layer, works.len());
+                later.filter(|&i| chains.channels.has(i, layer) && !grouped(i))
+            };
             let tail = after().map(|i| works[i].tail).max().unwrap_or(0);
             let later = after().map(|i| works[i].array).sum::<u64>().saturating_sub(tail);
             if later > 0 {
