@@ -21,6 +21,8 @@ use crate::contents::{Element, Value};
 pub(crate) struct Expectation<'a> {
     pub(crate) graph: &'a Graph,
     producers: Vec<Option<usize>>,
+    /// By layer, of a concatenation where its operands end along the axis.
+    ends: Vec<Vec<u64>>,
 }
 
 impl<'a> Expectation<'a> {
@@ -29,7 +31,16 @@ impl<'a> Expectation<'a> {
         for (i, layer) in graph.layers.iter().enumerate() {
             producers[layer.output.index()] = Some(i);
         }
-        Self { graph, producers }
+        let ends = |op: &Op| match op {
+            Op::Concat { inputs, axis, .. } => {
+                let extents =
+                    inputs.iter().map(|&t| graph.tensor(t).shape.get(*axis as usize).map_or(0, |&n| n as u64));
+                extents.scan(0, |end, extent| Some(std::mem::replace(end, *end + extent) + extent)).collect()
+            }
+            _ => Vec::new(),
+        };
+        let ends = graph.layers.iter().map(|layer| ends(&layer.op)).collect();
+        Self { graph, producers, ends }
     }
 
     /// The source of byte `byte` of a tensor's dense elements by the layer that computes it, an operand's byte or a fill
@@ -47,19 +58,17 @@ impl<'a> Expectation<'a> {
             Op::Concat { inputs, axis, requants } => {
                 let inner: u64 = info.shape[*axis as usize + 1..].iter().map(|&n| n as u64).product();
                 let along = info.shape[*axis as usize] as u64 * inner;
-                let (outer, mut at) = (element / along, element % along);
-                for (&input, requant) in inputs.iter().zip(requants) {
-                    let part = self.graph.tensor(input).shape[*axis as usize] as u64 * inner;
-                    if at < part {
-                        return if requant.is_none() {
-                            follow(input, outer * part + at, part - at)
-                        } else {
-                            (None, (part - at) * size - within)
-                        };
-                    }
-                    at -= part;
+                let (outer, at) = (element / along, element % along);
+                let ends = &self.ends[layer];
+                let operand = ends.partition_point(|end| end * inner <= at);
+                let (Some(end), Some(&input)) = (ends.get(operand), inputs.get(operand)) else { return own };
+                let start = operand.checked_sub(1).map_or(0, |before| ends[before] * inner);
+                let (part, at) = (end * inner - start, at - start);
+                if requants.get(operand).is_some_and(Option::is_none) {
+                    follow(input, outer * part + at, part - at)
+                } else {
+                    (None, (part - at) * size - within)
                 }
-                own
             }
             Op::Rearrange { input, dims, strides, offset } => {
                 let (mut rest, mut source) = (element, *offset);

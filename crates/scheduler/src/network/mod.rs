@@ -45,6 +45,10 @@ pub(crate) struct Network {
     equal: EqualConstants,
     /// By step, the first with its weights and the first with its parameters.
     first: Vec<[usize; 2]>,
+    /// By tensor, the step whose result it is.
+    makers: Vec<Option<usize>>,
+    /// By tensor, the steps that have it for an operand.
+    readers: Vec<Vec<usize>>,
 }
 
 impl Network {
@@ -74,6 +78,30 @@ impl Network {
     /// The first step with the parameters of a step.
     pub fn parameters_of(&self, step: usize) -> usize {
         self.first[step][1]
+    }
+
+    /// The step whose result a tensor is.
+    pub fn maker(&self, tensor: TensorId) -> Option<&Step> {
+        self.makers[tensor.index()].map(|step| &self.steps[step])
+    }
+
+    /// The steps that have a tensor for an operand, each once.
+    pub fn readers(&self, tensor: TensorId) -> impl Iterator<Item = &Step> {
+        self.readers[tensor.index()].iter().map(|&step| &self.steps[step])
+    }
+
+    /// Notes who makes and who reads each tensor.
+    fn list_users(&mut self) {
+        (self.makers, self.readers) = (vec![None; self.tensors.len()], vec![Vec::new(); self.tensors.len()]);
+        for (index, step) in self.steps.iter().enumerate() {
+            self.makers[step.output.index()] = Some(index);
+            for operand in step.op.operands() {
+                let readers = &mut self.readers[operand.index()];
+                if readers.last() != Some(&index) {
+                    readers.push(index);
+                }
+            }
+        }
     }
 
     /// Notes which steps read equal constants.
@@ -136,6 +164,8 @@ pub(crate) fn prepare(graph: &Graph) -> Result<Network, ScheduleError> {
         names,
         equal: EqualConstants::of(graph),
         first: Vec::new(),
+        makers: Vec::new(),
+        readers: Vec::new(),
     };
     for (index, layer) in graph.layers.iter().enumerate() {
         let id = LayerId::new(index);
@@ -155,6 +185,7 @@ pub(crate) fn prepare(graph: &Graph) -> Result<Network, ScheduleError> {
         }
     }
     network.compare_constants();
+    network.list_users();
     Ok(network)
 }
 

@@ -163,7 +163,7 @@ impl Placement {
     /// of a window into a word. A copy costs less.
     fn slows(&self, network: &Network, tensor: TensorId, place: Place) -> bool {
         let own = natural(network, tensor, self.word).pixel_bytes;
-        network.steps.iter().filter(|step| !is_depthwise(network, &step.op)).any(|step| {
+        network.readers(tensor).filter(|step| !is_depthwise(network, &step.op)).any(|step| {
             Linear::of(&step.op, network).filter(|linear| linear.input == tensor).is_some_and(|linear| {
                 let taps = linear.window.kernel[0] * linear.window.kernel[1];
                 let blocks = |pixel: u32| taps.div_ceil((self.word as u32 / pixel).max(1));
@@ -249,7 +249,7 @@ impl Placement {
         let matrix = i64::from(from.width) * depth;
         let all = [(to.rows, i64::from(count) * matrix), (from.width, depth), (count, matrix), (from.channels, 1)];
         let (dims, strides): (Vec<u32>, Vec<i64>) = all.into_iter().unzip();
-        let is_made = || network.steps.iter().any(|step| step.output == stack);
+        let is_made = || network.maker(stack).is_some();
         let place = self.beside(wide, MatricesSideBySide { count, step: from.payload() as u32 }, 0, &from)?;
         (coalesced(&dims, &strides) == loops && is_made()).then_some((stack, place))
     }
@@ -343,12 +343,12 @@ fn matrices(wide: &View, stack: &View) -> Option<u32> {
 /// Whether every step but one that touches a stack multiplies stacks of matrices, both of them computed.
 fn is_for_products(network: &Network, stack: TensorId, but: usize) -> bool {
     let rows = image(&network.tensor(stack).shape).0;
-    network.steps.iter().enumerate().filter(|(index, _)| *index != but).all(|(_, step)| {
-        let touches = step.output == stack || step.op.operands().contains(&stack);
-        let Op::MatMul { a, b, .. } = &step.op else { return !touches };
+    let touching = network.maker(stack).into_iter().chain(network.readers(stack));
+    touching.filter(|step| step.output != network.steps[but].output).all(|step| {
+        let Op::MatMul { a, b, .. } = &step.op else { return false };
         let computed = !network.is_constant(*a) && !network.is_constant(*b);
         let leads = Linear::of(&step.op, network).map_or(1, |linear| linear.leads as usize);
-        !touches || computed && leads > 1 && leads == rows
+        computed && leads > 1 && leads == rows
     })
 }
 

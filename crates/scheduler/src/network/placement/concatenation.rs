@@ -1,5 +1,7 @@
 //! Operands of concatenations that are produced, or loaded, where they belong in the result.
 
+use std::collections::BTreeSet;
+
 use tpuflow_ir::layout::image;
 use tpuflow_ir::{Machine, Op, TensorId, View};
 
@@ -23,6 +25,8 @@ impl Placement {
         let out = network.tensor(output);
         let (_, _, width, channels) = image(&out.shape);
         let by_channels = axis + 1 == out.shape.len();
+        let mut seen = BTreeSet::new();
+        let repeated: BTreeSet<TensorId> = operands.iter().copied().filter(|&operand| !seen.insert(operand)).collect();
         let (mut before, mut shares_words) = (0, false);
         let mut found = Vec::new();
         for (&operand, requant) in operands.iter().zip(requants) {
@@ -32,16 +36,17 @@ impl Placement {
             let end = before * out.shape[axis + 1..].iter().product::<usize>();
             let pixels = end % (channels * width).max(1) / channels.max(1);
             shares_words |= !(pixels as u64 * u64::from(self.of(output).pixel_bytes)).is_multiple_of(self.word as u64);
-            let producer = network.steps.iter().find(|step| step.output == operand);
+            let producer = network.maker(operand);
             // A load to a place of its own comes earlier, and the copy behind it is short beside other loads where little is computed.
             let is_half = 2 * tensor.elements() <= out.elements();
-            let is_loaded = inputs.contains(&operand) && !by_channels && is_half && readers(network, operand) == 1;
+            let is_loaded =
+                inputs.contains(&operand) && !by_channels && is_half && network.readers(operand).count() == 1;
             let suited = (is_loaded || producer.is_some_and(|producer| writes_anywhere(&producer.op)))
                 && requant.is_none()
                 && tensor.dtype == out.dtype
                 && tensor.elements() > 0
                 && self.absorbed[operand.index()].is_none()
-                && operands.iter().filter(|&&other| other == operand).count() == 1
+                && !repeated.contains(&operand)
                 && (is_loaded || !inputs.contains(&operand));
             let operand = Operand { tensor: operand, start, producer };
             let place = match suited {
@@ -148,7 +153,7 @@ impl Placement {
         if !(is_same || is_repacked) || self.slows(network, *input, place) {
             return;
         }
-        let producer = network.steps.iter().find(|step| step.output == *input);
+        let producer = network.maker(*input);
         if producer.is_some_and(|p| writes_anywhere(&p.op) && !self.slows_pooling(network, p, place, machine)) {
             self.places[input.index()] = place;
             self.absorbed[input.index()] = Some(step.output);
@@ -157,14 +162,8 @@ impl Placement {
     }
 }
 
-/// Steps that read a tensor.
-fn readers(network: &Network, tensor: TensorId) -> usize {
-    network.steps.iter().filter(|step| step.op.operands().contains(&tensor)).count()
-}
-
 /// Whether a step moves elements for a concatenation and nothing else: another move would follow otherwise, on the same unit, which
 /// may as well share words with those of other operands.
 fn is_only_moved_to(network: &Network, step: &Step, output: TensorId) -> bool {
-    let reads = |other: &&Step| other.op.operands().contains(&step.output);
-    matches!(step.op, Op::Rearrange { .. }) && network.steps.iter().filter(reads).all(|reader| reader.output == output)
+    matches!(step.op, Op::Rearrange { .. }) && network.readers(step.output).all(|reader| reader.output == output)
 }
