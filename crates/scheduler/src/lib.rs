@@ -53,7 +53,7 @@ use budget::{SearchBudget, TimedPrograms};
 use parameters::Parameters;
 use planning::fallback;
 pub use planning::phases;
-use planning::portfolio::{Request, compiled};
+use planning::portfolio::{Effort, Request, compiled, interval};
 use tpuflow_checker::check;
 use tpuflow_ir::{Graph, Machine, Program};
 
@@ -68,7 +68,7 @@ pub struct Options {
     pub seed: u64,
     /// Budget of every search in steps of a thousand instructions placed.
     pub budget_steps: u64,
-    /// Wall-clock limit in seconds; what is found by then is used.
+    /// Wall-clock limit in seconds, the proof included; what is found by then is used.
     pub time_limit: Option<f64>,
     /// Layers that the user wants computed in parts.
     pub tiling: tiling::request::Request,
@@ -118,16 +118,48 @@ pub fn schedule_by(
     let timed = TimedPrograms::new(timing);
     let timing: Timing = &|program| timed.cycles(program);
     let (program, fallback) = fallback::first(&fallback::ladder(wanted), |parameters| {
-        let budget = SearchBudget { seed: options.seed, steps: parameters.steps(options.budget_steps), deadline };
-        checked(
-            graph,
-            compiled(
-                &Request { graph, machine, tilings: &tilings, parameters, budget, stream: options.stream },
-                timing,
-            )?,
-        )
+        let request = |effort, deadline| {
+            let budget = SearchBudget { seed: options.seed, steps: parameters.steps(options.budget_steps), deadline };
+            Request { graph, machine, tilings: &tilings, parameters, budget, stream: options.stream, effort }
+        };
+        match deadline.filter(|_| parameters.parallel()) {
+            Some(deadline) => in_time(deadline, request, timing),
+            None => checked(graph, compiled(&request(Effort::Search, None), timing)?),
+        }
     })?;
+    let fallback = fallback.or_else(|| program.fallback.clone());
     Ok(Program { level: options.level, fallback, ..program })
+}
+
+/// A program that is proven by the deadline: first the one that is made quickest, which also shows how long a proof takes, then,
+/// if that leaves time for a search, the one that it finds, where that is faster.
+fn in_time<'a>(
+    deadline: Instant,
+    request: impl Fn(Effort, Option<Instant>) -> Request<'a>,
+    timing: Timing,
+) -> Result<Program, ScheduleError> {
+    if Instant::now() >= deadline {
+        return Err(ScheduleError::Time);
+    }
+    let quick = request(Effort::Quick, None);
+    let planned = compiled(&quick, timing)?;
+    let start = Instant::now();
+    let proven = checked(quick.graph, planned)?;
+    // Proofs of all plans of a graph take about as long: it is bytes that are followed. A tenth for what differs.
+    let proof = start.elapsed() * 11 / 10;
+    let searched = match deadline.checked_sub(proof) {
+        Some(end) if end > Instant::now() => compiled(&request(Effort::Search, Some(end)), timing),
+        _ => Err(ScheduleError::Time),
+    };
+    match searched {
+        Ok(found) if interval(&found) < interval(&proven) => checked(quick.graph, found),
+        Ok(_) => Ok(proven),
+        Err(ScheduleError::Time) => {
+            let fallback = Some("the plan that is made quickest taken; the time limit left none for others".to_owned());
+            Ok(Program { fallback, ..proven })
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Every program is proven before it is handed out.

@@ -13,7 +13,7 @@ use tpuflow_scheduler::parameters::{GroupSearch, Parameters};
 use tpuflow_scheduler::tiling::groups::division;
 use tpuflow_scheduler::tiling::request::{Axis, Request, Slice};
 use tpuflow_scheduler::tiling::{Tiled, tiled};
-use tpuflow_scheduler::{Options as ScheduleOptions, ScheduleError, schedule};
+use tpuflow_scheduler::{Options as ScheduleOptions, ScheduleError, schedule, schedule_by};
 use tpuflow_simulator::{Interpreter, Keep, Options, simulate};
 
 /// Bytes of every output.
@@ -421,6 +421,32 @@ fn time_that_is_up_leaves_level_one() {
     let program = runs_with_fallback(&graph, &options);
     let note = program.fallback.unwrap();
     assert!(note.starts_with("level 1 taken; the settings asked for: the time limit"), "{note}");
+}
+
+/// Whoever times a plan takes longer than all the time there is: nothing is searched for, and the program says so.
+#[test]
+fn time_for_one_plan_leaves_the_one_that_is_made_quickest() {
+    let (graph, machine) = (residual(4), tiny(64));
+    let untraced = Options { values: false, ..Options::default() };
+    let timing = |program: &Program| {
+        std::thread::sleep(std::time::Duration::from_millis(60));
+        Some(simulate(program, &[], &untraced).ok()?.cycles)
+    };
+    let with = |time_limit| {
+        let options = ScheduleOptions { level: 5, time_limit, budget_steps: 1, ..ScheduleOptions::default() };
+        let program = schedule_by(&graph, &machine, &options, &timing).unwrap();
+        assert_eq!(tpuflow_checker::check(&graph, &program), Ok(()));
+        program
+    };
+    let (quick, searched) = (with(Some(0.05)), with(Some(600.0)));
+    assert_eq!(
+        quick.fallback.as_deref(),
+        Some("the plan that is made quickest taken; the time limit left none for others")
+    );
+    assert_eq!(searched.fallback, None);
+    assert!(searched.predicted_cycles <= quick.predicted_cycles);
+    // With time enough the search finds what it finds without a limit.
+    assert_eq!(searched.instructions, with(None).instructions);
 }
 
 fn runs_with_fallback(graph: &Graph, options: &ScheduleOptions) -> Program {

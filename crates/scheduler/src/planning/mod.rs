@@ -64,6 +64,7 @@ impl PlanningContext<'_> {
             if !is_first && !std::mem::replace(&mut keeps, false) {
                 continue;
             }
+            self.in_time()?;
             let capacity = machine.cache_bytes() / 100 * share;
             let mut lowered = match assign_memory_spaces(self, options, capacity) {
                 Ok(lowered) => lowered,
@@ -93,6 +94,7 @@ impl PlanningContext<'_> {
                 }
             };
             let plan = |lowered: LoweredNetwork| {
+                self.in_time()?;
                 let lowered = Arc::new(lowered);
                 let by_split = splits(options).iter().flat_map(|&backward| {
                     let usual = TransferOptions { backward, ..TransferOptions::new(LinePolicy::Free) };
@@ -112,6 +114,12 @@ impl PlanningContext<'_> {
             return fastest(orders.iter().map(|order: &Vec<InstructionId>| plan(lowered.reordered(order))));
         }
         Err(failure.unwrap_or(ScheduleError::Level(1)))
+    }
+
+    /// # Errors
+    /// [`ScheduleError::Time`] when there is no time left.
+    fn in_time(&self) -> Result<(), ScheduleError> {
+        if self.budget.is_over() { Err(ScheduleError::Time) } else { Ok(()) }
     }
 
     /// Moves loads ahead as far as room is found, and less far where that leaves none for what must be.
@@ -160,6 +168,7 @@ impl PlanningContext<'_> {
         if let Some(found) = self.list_scheduled(code, &OPEN_SHARES, search_load_order) {
             return Ok(found);
         }
+        self.in_time()?;
         Ok((self.with_prefetches(code, search_load_order)?, Vec::new()))
     }
 
@@ -175,6 +184,7 @@ impl PlanningContext<'_> {
         let dependences = Dependences::new(code, machine, None);
         let scheduler = ListScheduler::new(code, &dependences, machine, window, None);
         for share in shares {
+            self.in_time().ok()?;
             let order = scheduler.order(machine.cache_bytes() / 100 * share, &self.budget);
             let mut scheduled = code.reordered(&scheduler.late_loads(&order));
             if let Ok(found) = self.with_prefetches(&mut scheduled, search_load_order) {

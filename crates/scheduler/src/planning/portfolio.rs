@@ -29,35 +29,52 @@ pub(crate) struct Request<'a> {
     pub budget: SearchBudget,
     /// Whether runs are to follow each other without a pause.
     pub stream: bool,
+    /// How many plans are made.
+    pub effort: Effort,
+}
+
+/// How many plans are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// The one that is made quickest.
+    Quick,
+    /// All that may be the best.
+    Search,
 }
 
 /// A program by given settings, not yet checked. Where loads may move ahead over some layers alone, the program in which none does
 /// is made as well, and the faster one taken.
 pub(crate) fn compiled(request: &Request, timing: Timing) -> Result<Program, ScheduleError> {
     let ahead = by_distance(request, timing)?;
-    let Some(parameters) = request.parameters.without_prefetch() else { return Ok(ahead) };
-    let cycles = |program: &Program| {
-        program.stream.as_ref().map_or(program.predicted_cycles, |stream| stream.predicted_interval)
-    };
+    let without = request.parameters.without_prefetch().filter(|_| request.effort == Effort::Search);
+    let Some(parameters) = without else { return Ok(ahead) };
     match by_distance(&Request { parameters: &parameters, ..*request }, timing) {
-        Ok(none) if cycles(&none) < cycles(&ahead) => Ok(none),
+        Ok(none) if interval(&none) < interval(&ahead) => Ok(none),
         _ => Ok(ahead),
     }
+}
+
+/// Predicted cycles, of a stream those from one run to the next.
+pub(crate) fn interval(program: &Program) -> u64 {
+    program.stream.as_ref().map_or(program.predicted_cycles, |stream| stream.predicted_interval)
 }
 
 /// A program whose loads move ahead as far as they may. Where tensors pass through external memory, a graph in which groups of
 /// layers are computed part by part is planned as well.
 fn by_distance(request: &Request, timing: Timing) -> Result<Program, ScheduleError> {
-    let &Request { graph, machine, tilings, parameters, budget, stream } = request;
+    let &Request { graph, machine, tilings, parameters, budget, stream, effort } = request;
     let context = PlanningContext::new(graph, machine, budget, parameters)?;
     let finished = |context: &PlanningContext, finalists: Vec<Plan>| -> Result<Program, ScheduleError> {
-        let plan = shortest(context, finalists, timing)?;
+        let plan = match effort {
+            Effort::Quick => fastest(finalists.into_iter().map(Ok))?,
+            Effort::Search => shortest(context, finalists, timing)?,
+        };
         if stream { with_stream(context, plan, timing) } else { Ok(plan.program(context)) }
     };
     let in_parts = |tilings: &[Tiling]| -> Result<Program, ScheduleError> {
         let tiled = tiling::tiled(graph, tilings)?.graph;
         let own = PlanningContext::new(&tiled, machine, budget, parameters)?;
-        let mut program = finished(&own, self::finalists(&own, timing)?)?;
+        let mut program = finished(&own, self::finalists(&own, effort, timing)?)?;
         // What holds for every program of the graph, as far as it does for parts in narrower pixels.
         program.bounds = program.bounds.min(&context.bounds().whole);
         if let Some(stream) = &mut program.stream {
@@ -68,12 +85,15 @@ fn by_distance(request: &Request, timing: Timing) -> Result<Program, ScheduleErr
     if !tilings.is_empty() {
         return in_parts(tilings);
     }
+    if effort == Effort::Quick {
+        return finished(&context, self::finalists(&context, effort, timing)?);
+    }
     if let Some(groups) = obvious_groups(&context, timing)
         && let Ok(program) = in_parts(&groups)
     {
         return Ok(program);
     }
-    let finalists = finalists(&context, timing)?;
+    let finalists = finalists(&context, effort, timing)?;
     if let Some(whole) = finalists.first()
         && let Some(groups) = groups_for(&context, whole)
         && let Ok(program) = in_parts(&groups)
@@ -142,11 +162,13 @@ fn shortest(context: &PlanningContext, mut finalists: Vec<Plan>, timing: Timing)
 }
 
 /// Plans worth a local search, at least one.
-fn finalists(context: &PlanningContext, timing: Timing) -> Result<Vec<Plan>, ScheduleError> {
-    if context.parameters.parallel() {
-        parallel(context, timing)
-    } else {
-        Ok(vec![context.plan(PlanOptions::new(PipelineMode::Sequential), timing)?])
+fn finalists(context: &PlanningContext, effort: Effort, timing: Timing) -> Result<Vec<Plan>, ScheduleError> {
+    match effort {
+        _ if !context.parameters.parallel() => {
+            Ok(vec![context.plan(PlanOptions::new(PipelineMode::Sequential), timing)?])
+        }
+        Effort::Quick => Ok(vec![context.plan(QUICK, timing)?]),
+        Effort::Search => parallel(context, timing),
     }
 }
 
@@ -460,8 +482,15 @@ mod tests {
             let mut tried = 0;
             let outcome = fallback::first(&rungs, |parameters| {
                 let budget = SearchBudget { seed: 0, steps: 10, deadline: None };
-                let request =
-                    Request { graph: &graph, machine: &machine, tilings: &[], parameters, budget, stream: false };
+                let request = Request {
+                    graph: &graph,
+                    machine: &machine,
+                    tilings: &[],
+                    parameters,
+                    budget,
+                    stream: false,
+                    effort: Effort::Search,
+                };
                 let mut program = compiled(&request, &|_| None)?;
                 tried += 1;
                 if tried <= failing {

@@ -101,26 +101,31 @@ impl<'a> ListScheduler<'a> {
             .zip(0..)
             .map(|(instruction, i)| depth(instruction.layer.0) * instructions + i)
             .collect();
-        let mut best = vec![self.improved(self.schedule(&given, false, room), room, ROUNDS)];
-        keep(&mut best, self.improved(self.schedule(&deep, false, room), room, ROUNDS));
+        let mut best = vec![self.improved(self.schedule(&given, false, room), room, ROUNDS, budget)];
+        if !budget.is_over() {
+            keep(&mut best, self.improved(self.schedule(&deep, false, room), room, ROUNDS, budget));
+        }
         let mut random = budget.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let mut left = budget.steps / (6 * instructions.div_ceil(STEP)).max(1);
         while left > 0 && !budget.is_over() {
             // From a thousandth to a sixteenth of the whole.
             let reach = (best[0].makespan >> (4 + left % 7)).max(1);
             let keys: Vec<u64> = best[0].starts.iter().map(|&start| start + next_random(&mut random) % reach).collect();
-            keep(&mut best, self.improved(self.schedule(&keys, false, room), room, 1));
+            keep(&mut best, self.improved(self.schedule(&keys, false, room), room, 1, budget));
             left -= 1;
         }
         let count = (cycles / best[0].makespan.max(1)).max(1) as usize;
         best.into_iter().take(count).map(|schedule| schedule.order).collect()
     }
 
-    /// The shortest of a schedule and those that come from it in some rounds.
-    fn improved(&self, first: ListSchedule, room: u64, rounds: u32) -> ListSchedule {
+    /// The shortest of a schedule and those that come from it in some rounds, as long as there is time.
+    fn improved(&self, first: ListSchedule, room: u64, rounds: u32, budget: &SearchBudget) -> ListSchedule {
         let mut best = first.clone();
         let mut seen = vec![first];
         for round in 0..rounds as usize {
+            if budget.is_over() {
+                break;
+            }
             let back = self.schedule(&self.mirrored(&seen[round]), true, u64::MAX);
             let schedule = self.schedule(&self.mirrored(&back), false, room);
             // A schedule depends on the one before alone: from here on they would come again in turn.
