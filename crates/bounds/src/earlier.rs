@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 /// Graphs of up to so many layers are looked at whole.
-const WHOLE: usize = 4096;
+const WHOLE: usize = 2048;
 
 /// How many layers before each are looked at in longer ones.
 const REACH: usize = 512;

@@ -155,7 +155,8 @@ fn in_time<'a>(
         Ok(found) if interval(&found) < interval(&proven) => checked(quick.graph, found),
         Ok(_) => Ok(proven),
         Err(ScheduleError::Time) => {
-            let fallback = Some("the plan that is made quickest taken; the time limit left none for others".to_owned());
+            let fallback =
+                Some("the plan that is made quickest taken; the time limit left no time for a search".to_owned());
             Ok(Program { fallback, ..proven })
         }
         Err(error) => Err(error),

@@ -441,7 +441,7 @@ fn time_for_one_plan_leaves_the_one_that_is_made_quickest() {
     let (quick, searched) = (with(Some(0.05)), with(Some(600.0)));
     assert_eq!(
         quick.fallback.as_deref(),
-        Some("the plan that is made quickest taken; the time limit left none for others")
+        Some("the plan that is made quickest taken; the time limit left no time for a search")
     );
     assert_eq!(searched.fallback, None);
     assert!(searched.predicted_cycles <= quick.predicted_cycles);
