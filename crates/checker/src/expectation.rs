@@ -35,7 +35,13 @@ impl<'a> Expectation<'a> {
             Op::Concat { inputs, axis, .. } => {
                 let extents =
                     inputs.iter().map(|&t| graph.tensor(t).shape.get(*axis as usize).map_or(0, |&n| n as u64));
-                extents.scan(0, |end, extent| Some(std::mem::replace(end, *end + extent) + extent)).collect()
+                let mut end = 0u64;
+                extents
+                    .map(|extent| {
+                        end = end.saturating_add(extent);
+                        end
+                    })
+                    .collect()
             }
             _ => Vec::new(),
         };
@@ -60,7 +66,7 @@ impl<'a> Expectation<'a> {
                 let along = info.shape[*axis as usize] as u64 * inner;
                 let (outer, at) = (element / along, element % along);
                 let ends = &self.ends[layer];
-                let operand = ends.partition_point(|end| end * inner <= at);
+                let operand = ends.partition_point(|end| end.saturating_mul(inner) <= at);
                 let (Some(end), Some(&input)) = (ends.get(operand), inputs.get(operand)) else { return own };
                 let start = operand.checked_sub(1).map_or(0, |before| ends[before] * inner);
                 let (part, at) = (end * inner - start, at - start);

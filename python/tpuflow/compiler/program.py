@@ -85,7 +85,7 @@ def compile(  # noqa: A001 - the step's name; the built-in of that name is of no
         level: 1 or 5, see `LEVELS`.
         schedule: Decisions about the schedule, in place of those of the level.
         seed: Seed of the search of level 5; the same seed gives the same program.
-        time_limit: Seconds after which the search of level 5 stops with the best found; None for no limit.
+        time_limit: Seconds for level 5 and its proof, of each device segment; None for no limit.
         strict: Refuse a program of a lower level than asked for, instead of noting it in `Program.fallback`.
         cache: Folder of programs compiled before, from which an equal request is answered once the checker
             has proven it anew; None: everything is compiled. With a time limit it is not used, since the

@@ -72,7 +72,7 @@ impl Lowering<'_> {
 
     fn is_slow(&self, tensor: TensorId) -> bool {
         let (network, taps) = (&self.context.network, self.context.machine.pdp.taps);
-        network.maker(tensor).into_iter().chain(network.readers(tensor)).any(|step| match &step.op {
+        network.producer(tensor).into_iter().chain(network.readers(tensor)).any(|step| match &step.op {
             Op::Conv { input, window, .. } if *input == tensor || step.output == tensor => {
                 is_depthwise(network, &step.op) && window.kernel[0] * window.kernel[1] > taps
             }
@@ -135,7 +135,7 @@ impl Lowering<'_> {
         if shared || self.memory_space(root) != TensorSpace::Cache || self.context.graph.outputs.contains(&tensor) {
             return false;
         }
-        let made = network.maker(tensor).is_none_or(|step| {
+        let made = network.producer(tensor).is_none_or(|step| {
             let tiles = |linear: Linear| linear.groups == 1 && linear.leads == 1;
             match &step.op {
                 Op::Conv { input, .. } if is_depthwise(network, &step.op) => {

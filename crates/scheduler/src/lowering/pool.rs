@@ -114,7 +114,7 @@ impl Lowering<'_> {
     /// Whether a tensor is a depthwise convolution's.
     fn is_pooled(&self, tensor: TensorId) -> bool {
         let network = &self.context.network;
-        network.maker(tensor).is_some_and(|step| is_depthwise(network, &step.op))
+        network.producer(tensor).is_some_and(|step| is_depthwise(network, &step.op))
     }
 
     /// Whether the average over an image is better made of sums over its rows as they come: under one window it would wait for

@@ -46,7 +46,7 @@ pub(crate) struct Network {
     /// By step, the first with its weights and the first with its parameters.
     first: Vec<[usize; 2]>,
     /// By tensor, the step whose result it is.
-    makers: Vec<Option<usize>>,
+    producers: Vec<Option<usize>>,
     /// By tensor, the steps that have it for an operand.
     readers: Vec<Vec<usize>>,
 }
@@ -81,8 +81,8 @@ impl Network {
     }
 
     /// The step whose result a tensor is.
-    pub fn maker(&self, tensor: TensorId) -> Option<&Step> {
-        self.makers[tensor.index()].map(|step| &self.steps[step])
+    pub fn producer(&self, tensor: TensorId) -> Option<&Step> {
+        self.producers[tensor.index()].map(|step| &self.steps[step])
     }
 
     /// The steps that have a tensor for an operand, each once.
@@ -92,9 +92,9 @@ impl Network {
 
     /// Notes who makes and who reads each tensor.
     fn list_users(&mut self) {
-        (self.makers, self.readers) = (vec![None; self.tensors.len()], vec![Vec::new(); self.tensors.len()]);
+        (self.producers, self.readers) = (vec![None; self.tensors.len()], vec![Vec::new(); self.tensors.len()]);
         for (index, step) in self.steps.iter().enumerate() {
-            self.makers[step.output.index()] = Some(index);
+            self.producers[step.output.index()] = Some(index);
             for operand in step.op.operands() {
                 let readers = &mut self.readers[operand.index()];
                 if readers.last() != Some(&index) {
@@ -164,7 +164,7 @@ pub(crate) fn prepare(graph: &Graph) -> Result<Network, ScheduleError> {
         names,
         equal: EqualConstants::of(graph),
         first: Vec::new(),
-        makers: Vec::new(),
+        producers: Vec::new(),
         readers: Vec::new(),
     };
     for (index, layer) in graph.layers.iter().enumerate() {

@@ -249,7 +249,7 @@ impl Placement {
         let matrix = i64::from(from.width) * depth;
         let all = [(to.rows, i64::from(count) * matrix), (from.width, depth), (count, matrix), (from.channels, 1)];
         let (dims, strides): (Vec<u32>, Vec<i64>) = all.into_iter().unzip();
-        let is_made = || network.maker(stack).is_some();
+        let is_made = || network.producer(stack).is_some();
         let place = self.beside(wide, MatricesSideBySide { count, step: from.payload() as u32 }, 0, &from)?;
         (coalesced(&dims, &strides) == loops && is_made()).then_some((stack, place))
     }
@@ -343,7 +343,7 @@ fn matrices(wide: &View, stack: &View) -> Option<u32> {
 /// Whether every step but one that touches a stack multiplies stacks of matrices, both of them computed.
 fn is_for_products(network: &Network, stack: TensorId, but: usize) -> bool {
     let rows = image(&network.tensor(stack).shape).0;
-    let touching = network.maker(stack).into_iter().chain(network.readers(stack));
+    let touching = network.producer(stack).into_iter().chain(network.readers(stack));
     touching.filter(|step| step.output != network.steps[but].output).all(|step| {
         let Op::MatMul { a, b, .. } = &step.op else { return false };
         let computed = !network.is_constant(*a) && !network.is_constant(*b);

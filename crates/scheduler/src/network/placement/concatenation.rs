@@ -36,7 +36,7 @@ impl Placement {
             let end = before * out.shape[axis + 1..].iter().product::<usize>();
             let pixels = end % (channels * width).max(1) / channels.max(1);
             shares_words |= !(pixels as u64 * u64::from(self.of(output).pixel_bytes)).is_multiple_of(self.word as u64);
-            let producer = network.maker(operand);
+            let producer = network.producer(operand);
             // A load to a place of its own comes earlier, and the copy behind it is short beside other loads where little is computed.
             let is_half = 2 * tensor.elements() <= out.elements();
             let is_loaded =
@@ -153,7 +153,7 @@ impl Placement {
         if !(is_same || is_repacked) || self.slows(network, *input, place) {
             return;
         }
-        let producer = network.maker(*input);
+        let producer = network.producer(*input);
         if producer.is_some_and(|p| writes_anywhere(&p.op) && !self.slows_pooling(network, p, place, machine)) {
             self.places[input.index()] = place;
             self.absorbed[input.index()] = Some(step.output);

@@ -91,19 +91,19 @@ impl<'a> ListScheduler<'a> {
     /// [`FINALISTS`].
     pub fn orders(&self, room: u64, budget: &SearchBudget, cycles: u64) -> Vec<Vec<InstructionId>> {
         let instructions = self.jobs.len() as u64;
-        let given: Vec<u64> = (0..instructions).collect();
+        let layer_order: Vec<u64> = (0..instructions).collect();
         // Later layers first: whatever has begun is brought to its end.
         let depth = |layer: u32| u64::from(u32::MAX - layer);
-        let deep: Vec<u64> = self
+        let later_layers_first: Vec<u64> = self
             .code
             .instructions
             .iter()
             .zip(0..)
             .map(|(instruction, i)| depth(instruction.layer.0) * instructions + i)
             .collect();
-        let mut best = vec![self.improved(self.schedule(&given, false, room), room, ROUNDS, budget)];
+        let mut best = vec![self.improved(self.schedule(&layer_order, false, room), room, ROUNDS, budget)];
         if !budget.is_over() {
-            keep(&mut best, self.improved(self.schedule(&deep, false, room), room, ROUNDS, budget));
+            keep(&mut best, self.improved(self.schedule(&later_layers_first, false, room), room, ROUNDS, budget));
         }
         let mut random = budget.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let mut left = budget.steps / (6 * instructions.div_ceil(STEP)).max(1);
@@ -298,10 +298,10 @@ mod tests {
         for seed in 0..20 {
             let (code, dependences, jobs) = problem(seed, 60);
             let scheduler = scheduler(&code, &dependences, &jobs);
-            let given: Vec<InstructionId> = code.ids().collect();
+            let layer_order: Vec<InstructionId> = code.ids().collect();
             let order = scheduler.order(u64::MAX, &EFFORT);
             assert!(
-                length(&scheduler, &order).is_some_and(|found| Some(found) <= length(&scheduler, &given)),
+                length(&scheduler, &order).is_some_and(|found| Some(found) <= length(&scheduler, &layer_order)),
                 "seed {seed}"
             );
             assert_eq!(order, scheduler.order(u64::MAX, &EFFORT));
