@@ -9,8 +9,8 @@
 //!
 //! * `array`, `ewp`, `pdp`: a unit does one thing at a time. The array stands still where its feeder needs several words of a bank
 //!   ([`feed`]).
-//! * `ddr`: a channel moves so many bytes a cycle and opens each page it touches at least once; constants may be split over the
-//!   channels in the best way, inputs and outputs only where they may lie.
+//! * `ddr`: a channel moves so many bytes a cycle and opens each page it touches at least once; constants, inputs and outputs may be
+//!   split over the channels in the best way.
 //! * `ports`: weights pass the port word by word; a bank serves one word a cycle.
 //! * `flow`: nothing downstream of a layer can start on the array before all constants of that layer, and of everything it needs
 //!   all channels of, are there. After that the array still has all of the downstream work to do. And of constants that nobody
@@ -201,11 +201,10 @@ impl Every<'_> {
         let sum = |part: fn(&Work) -> u64| works.iter().map(part).sum::<u64>();
         let ports = self.input_bytes() + self.output_bytes();
         let constants = self.least_loads();
-        let first = if machine.ddr_spaces() > 1 { channel(ports, machine) } else { 0 };
         let [ewp, pdp] = self.occupancies().map(Occupancy::repeated);
         Bounds {
             array: sum(|w| w.array),
-            ddr: split(constants + ports, machine).max(first),
+            ddr: split(constants + ports, machine),
             ewp,
             pdp,
             ports: sum(|w| w.weights).max(sum(|w| w.words).div_ceil(machine.cache.banks.into())),
@@ -261,10 +260,7 @@ impl Every<'_> {
     fn ddr(&self) -> u64 {
         let machine = self.machine;
         let ports = self.input_bytes() + self.output_bytes();
-        let best = split(self.constant_bytes() + ports, machine);
-        // Ports lie in the first address space, one channel of it unless all are interleaved.
-        let first = if machine.ddr_spaces() > 1 { channel(ports, machine) } else { 0 };
-        let cycles = best.max(first);
+        let cycles = split(self.constant_bytes() + ports, machine);
         if cycles > 0 { machine.control.start + machine.dma.start + machine.dma.latency + cycles } else { 0 }
     }
 
@@ -305,14 +301,10 @@ impl Every<'_> {
     }
 }
 
-/// Cycles of one channel for `bytes`, every page opened once.
-fn channel(bytes: u64, machine: &Machine) -> u64 {
-    machine.ddr_cycles(bytes) + bytes.div_ceil(machine.page_bytes().max(1)) * machine.page_miss()
-}
-
-/// Cycles for `bytes` split over all channels in the best way.
+/// Cycles for `bytes` split over all channels in the best way, every page opened once.
 fn split(bytes: u64, machine: &Machine) -> u64 {
-    channel(bytes.div_ceil(machine.channels() as u64), machine)
+    let of_channel = bytes.div_ceil(machine.channels() as u64);
+    machine.ddr_cycles(of_channel) + of_channel.div_ceil(machine.page_bytes().max(1)) * machine.page_miss()
 }
 
 /// Operators whose result may be where it is without anything being written for it.

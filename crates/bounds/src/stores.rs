@@ -1,17 +1,17 @@
 //! The stores of results none of which can be there before some moment.
 //!
-//! Outputs are computed, then stored, in the address spaces they may lie in. Where no element of an output can be there before
+//! Outputs are computed, then stored, on all channels. Where no element of an output can be there before
 //! the whole image has been looked at, as behind an average, all of its bytes are still to be moved then.
 //!
 //! ```text
 //!  units   [----- all that the first element needs -----]
-//!  channel                                               [start-up][this output, and all that begin later]
+//!  channels                                              [start-up][this output, and all that begin later]
 //! ```
 
 use tpuflow_ir::Machine;
 
 use super::chain::Chains;
-use super::{Every, channel, split};
+use super::{Every, split};
 
 /// Cycles before which the stores are not done.
 pub(super) fn outputs_end(every: &Every, chains: &Chains) -> u64 {
@@ -35,6 +35,5 @@ pub(super) fn outputs_end(every: &Every, chains: &Chains) -> u64 {
 
 /// Cycles in which so many bytes of outputs are moved; a page may be open.
 fn moved(bytes: u64, machine: &Machine) -> u64 {
-    let cycles = if machine.ddr_spaces() > 1 { channel(bytes, machine) } else { split(bytes, machine) };
-    cycles.saturating_sub(machine.page_miss())
+    split(bytes, machine).saturating_sub(machine.page_miss())
 }

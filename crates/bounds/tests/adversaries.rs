@@ -206,7 +206,7 @@ fn constants_that_look_alike_in_part_are_brought_in_apart() {
 }
 
 #[test]
-fn inputs_and_outputs_lie_in_the_first_address_space() {
+fn inputs_and_outputs_lie_in_any_address_space() {
     let graph = siblings();
     let mut program = serial(&graph, &asic());
     program.outputs[0].view.space = Space::Ddr(1);
@@ -219,8 +219,7 @@ fn inputs_and_outputs_lie_in_the_first_address_space() {
         }
     }
     finish(&mut program);
-    assert!(broken(&graph, &program).contains(&Rule::MemoryPort));
-    assert!(refused(&program).unwrap().contains("first DDR space"));
+    run(&graph, &program);
 }
 
 /// Zeros between pixels cost nothing that convolutions of the phases would not.

@@ -174,24 +174,71 @@ fn vector(program: &Program, v: &Vector) -> Result<(), Fault> {
     }
 }
 
-/// Checks an input: a whole tensor in the first address space, laid out as in the cache.
-pub(crate) fn input(program: &Program, port: &Port) -> Result<(), Fault> {
-    let placed = &port.view;
-    let whole = View::whole(&port.shape, port.dtype, program.machine.word(), placed.space, placed.address);
-    view(program, placed, placed.space == Space::Ddr(0))?;
-    Rule::PortView.require_equal("", &whole, placed)
+/// Checks an input: a whole tensor, laid out as in the cache; the slices of it that lie together.
+pub(crate) fn input(program: &Program, port: &Port) -> Result<Vec<View>, Fault> {
+    Rule::PortView.require_equal("", &whole(program, port), &port.view)?;
+    slices(program, port)
 }
 
 /// Checks an output: like an input, or every pixel directly behind the one before.
-pub(crate) fn output(program: &Program, port: &Port) -> Result<(), Fault> {
-    let placed = &port.view;
-    let whole = View::whole(&port.shape, port.dtype, program.machine.word(), placed.space, placed.address);
-    if placed.pixel_bytes == whole.pixel_bytes {
+pub(crate) fn output(program: &Program, port: &Port) -> Result<Vec<View>, Fault> {
+    let whole = whole(program, port);
+    if port.view.pixel_bytes == whole.pixel_bytes {
         return input(program, port);
     }
-    check_layout(program, &whole, placed.space == Space::Ddr(0))?;
-    Rule::PortView.require_equal("", &View { pixel_bytes: whole.payload() as u32, ..whole }, placed)?;
-    check_extent(program, placed)
+    Rule::PortView.require_equal("", &View { pixel_bytes: whole.payload() as u32, ..whole }, &port.view)?;
+    slices(program, port)
+}
+
+fn whole(program: &Program, port: &Port) -> View {
+    View::whole(&port.shape, port.dtype, program.machine.word(), port.view.space, port.view.address)
+}
+
+/// Checks that every pixel of a port has one place in an external memory. A part begins at a row, or on a word of rows that lie
+/// one behind the other without a gap.
+fn slices(program: &Program, port: &Port) -> Result<Vec<View>, Fault> {
+    let (view, word) = (port.view, u64::from(program.machine.cache.word_bytes));
+    // Pixels without padding need not have the size of pixels of a cache.
+    let padded = View { pixel_bytes: whole(program, port).pixel_bytes, ..view };
+    check_layout(program, &padded, matches!(view.space, Space::Ddr(_)))?;
+    let (pixels, row) = (view.rows * view.width, u64::from(view.width) * u64::from(view.pixel_bytes));
+    let has_no_gaps = view.rows == 1 || row.is_multiple_of(word);
+    let mut found = Vec::new();
+    let mut first = 0;
+    let places = [(view.space, view.address)].into_iter();
+    let places = places.chain(port.parts.iter().map(|part| (part.space, part.address)));
+    let ends = port.parts.iter().map(|part| part.first_pixel).chain([pixels]);
+    for ((space, address), end) in places.zip(ends) {
+        let (ascending, expected) = (first < end && end <= pixels, format_args!("parts in ascending order"));
+        Rule::PortView.require(ascending, expected, format_args!("pixels {first} to {end} of {pixels}"))?;
+        let on_word = first % view.width == 0
+            || has_no_gaps && (u64::from(first) * u64::from(view.pixel_bytes)).is_multiple_of(word);
+        let begins = on_word && (first == 0 || address.is_multiple_of(word));
+        Rule::View.require(
+            begins,
+            format_args!("parts on words of {word}"),
+            format_args!("{first} at {address:#x}"),
+        )?;
+        let is_external = matches!(space, Space::Ddr(_));
+        Rule::MemoryPort.require(is_external, "external memory", format_args!("{space:?}"))?;
+        let mut slice = View { space, address, ..view };
+        if end - first < pixels {
+            let in_rows = first % view.width == 0 && end % view.width == 0;
+            let rows = if in_rows { (end - first) / view.width } else { 1 };
+            slice = View {
+                origin: [first, 0],
+                rows,
+                height: rows,
+                stored_rows: rows,
+                width: (end - first) / rows,
+                ..slice
+            };
+        }
+        check_extent(program, &slice)?;
+        found.push(slice);
+        first = end;
+    }
+    Ok(found)
 }
 
 fn check_in_caches(program: &Program, v: &View) -> Result<(), Fault> {

@@ -2,7 +2,7 @@
 
 use tpuflow_ir::isa::Transfer;
 use tpuflow_ir::program::LayerSummary;
-use tpuflow_ir::{Graph, Layer, Op, Program, Space, View, Work};
+use tpuflow_ir::{Graph, Layer, Op, Port, Program, Space, View, Work};
 
 use crate::rule::{Fault, Rule};
 use crate::units::unit_of;
@@ -44,7 +44,7 @@ pub(crate) fn memory(program: &Program, used: u64) -> Result<(), Fault> {
 /// Bytes moved from or to external memory that holds neither constants nor ports.
 fn spilled_bytes(program: &Program) -> u64 {
     let word = program.machine.word();
-    let ports: Vec<_> = program.inputs.iter().chain(&program.outputs).map(|port| port.view).collect();
+    let ports: Vec<View> = program.inputs.iter().chain(&program.outputs).flat_map(Port::views).collect();
     let computed = |transfer: &&Transfer| {
         let (space, address) = (transfer.ddr_space, transfer.ddr_address);
         let constants = program.constants.get(usize::from(space)).map_or(0, |bytes| bytes.len() as u64);

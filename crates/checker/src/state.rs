@@ -12,7 +12,7 @@
 //! instruction that touches it is a load of the past, or a transfer of the output, of the same bytes at every position. The bytes of
 //! the past that are not loaded are zero points, which are rows of the input as well: values follow as from any other input.
 
-use tpuflow_ir::{Graph, Instruction, Port, Program, Space, StateRegion, state};
+use tpuflow_ir::{Graph, Instruction, Port, Program, Space, StateRegion, View, state};
 
 use crate::rule::{Fault, Operand, Rule};
 
@@ -29,9 +29,11 @@ pub(crate) fn states(graph: Option<&Graph>, program: &Program) -> Result<Vec<Sta
         let own =
             |ports: &[Port], own: u32, port: &Port| ports.get(own as usize).is_some_and(|own| std::ptr::eq(own, port));
         for port in program.inputs.iter().chain(&program.outputs) {
-            let (start, end) =
-                (port.view.address, port.view.address.saturating_add(port.view.bytes(program.machine.word())));
-            let inside = matches!(port.view.space, Space::Ddr(space) if region.overlaps(space, start, end));
+            let overlaps = |view: View| {
+                let end = view.address.saturating_add(view.bytes(program.machine.word()));
+                matches!(view.space, Space::Ddr(space) if region.overlaps(space, view.address, end))
+            };
+            let inside = port.views().any(overlaps);
             let is_own = own(&program.inputs, declared.input, port) || own(&program.outputs, declared.output, port);
             Rule::State
                 .require(!inside || is_own, "ports outside the states of others", format_args!("{:?}", port.view))

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use tpuflow_ir::{Graph, Instruction, Program, Space, Unit};
+use tpuflow_ir::{Graph, Instruction, Port, Program, Space, Unit};
 
 use crate::contents::{Actor, Tokens, Value};
 use crate::order::Order;
@@ -109,7 +109,7 @@ impl Iterations {
         let of_run = |run: usize| {
             let own = [(&program.inputs, &unrolled.inputs), (&program.outputs, &unrolled.outputs)];
             let views = own.into_iter().flat_map(|(one, all)| &all[run * one.len()..(run + 1) * one.len()]);
-            let views = views.map(|port| port.view).filter(|view| view.address >= constants(view.space));
+            let views = views.flat_map(Port::views).filter(|view| view.address >= constants(view.space));
             views.map(|view| (view.space, view.address..view.address + view.bytes(word))).collect()
         };
         let ports = (0..runs as usize).map(of_run).collect();

@@ -230,17 +230,21 @@ impl<'a> Walk<'a> {
     }
 
     fn input(&mut self, number: usize, port: &Port) -> Result<(), Fault> {
-        crate::form::input(self.program, port)?;
-        let view = port.view;
-        let end = view.address + self.program.input_bytes(number);
-        let before = self.memories.read(view.space, view.address, end, None, &mut Tokens::default());
-        let alone = before.is_empty();
-        Rule::PortOverlap.require(alone, "bytes of its own", format_args!("those of {:?}", before.first()))?;
-        self.store(view.space, view.address, end, Value::Any)?;
-        if let Some(graph) = self.expectation.as_ref().map(|e| e.graph) {
-            let tensor = graph.inputs[number];
+        let slices = crate::form::input(self.program, port)?;
+        let tensor = self.expectation.as_ref().map(|e| (e.graph, e.graph.inputs[number]));
+        if let Some((graph, tensor)) = tensor {
             check_port(graph.tensor(tensor), port)?;
-            self.produce(&view, Some(tensor), 0..view.rows, 0..view.width, 0..view.channels)?;
+        }
+        let most = self.program.input_bytes(number);
+        for view in slices {
+            let end = view.address + view.bytes(self.machine().word()).min(most);
+            let before = self.memories.read(view.space, view.address, end, None, &mut Tokens::default());
+            let alone = before.is_empty();
+            Rule::PortOverlap.require(alone, "bytes of its own", format_args!("those of {:?}", before.first()))?;
+            self.store(view.space, view.address, end, Value::Any)?;
+            if let Some((_, tensor)) = tensor {
+                self.produce(&view, Some(tensor), 0..view.rows, 0..view.width, 0..view.channels)?;
+            }
         }
         Ok(())
     }
@@ -254,13 +258,15 @@ impl<'a> Walk<'a> {
     }
 
     fn output(&mut self, number: usize, port: &Port) -> Result<(), Fault> {
-        crate::form::output(self.program, port)?;
-        let view = port.view;
+        let slices = crate::form::output(self.program, port)?;
         let tensor = self.expectation.as_ref().map(|e| e.graph.outputs[number]);
         if let Some((graph, tensor)) = self.expectation.as_ref().map(|e| e.graph).zip(tensor) {
             check_port(graph.tensor(tensor), port)?;
         }
-        self.consume(&view, tensor, 0..view.rows, 0..view.width, 0..view.channels)
+        for view in slices {
+            self.consume(&view, tensor, 0..view.rows, 0..view.width, 0..view.channels)?;
+        }
+        Ok(())
     }
 
     /// The memory figures of the header are those of the program.

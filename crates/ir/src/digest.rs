@@ -46,8 +46,13 @@ impl Program {
 
 /// The fields of a port that say where its bytes lie and what they mean.
 fn encode_port(port: &Port) -> Result<Vec<u8>, postcard::Error> {
-    let Port { name: _, shape, dtype, quant, source: _, view } = port;
-    postcard::to_allocvec(&(shape, dtype, quant, view))
+    let Port { name: _, shape, dtype, quant, source: _, view, parts } = port;
+    let mut encoded = postcard::to_allocvec(&(shape, dtype, quant, view))?;
+    // Programs without parts have the digest they had before there were any.
+    if !parts.is_empty() {
+        encoded.extend(postcard::to_allocvec(parts)?);
+    }
+    Ok(encoded)
 }
 
 /// The body of a stream in numbers.
@@ -80,7 +85,7 @@ impl Parts {
 mod tests {
     use super::*;
     use crate::isa::{Descriptor, Direction, Instruction, Transfer, Unit, VectorOp, Work};
-    use crate::program::{Allocation, Bounds};
+    use crate::program::{Allocation, Bounds, PortPart};
     use crate::{DType, Image, LayerId, Machine, Space, View};
 
     fn transfer() -> Transfer {
@@ -105,6 +110,7 @@ mod tests {
             quant: None,
             source: None,
             view: View::whole(&[2, 128], DType::I8, 128, Space::Ddr(0), 128),
+            parts: vec![],
         };
         let work = Work::Transfer(transfer());
         let waits = smallvec::smallvec![];
@@ -150,6 +156,8 @@ mod tests {
         assert!(changed(|p| p.descriptors[0] = Descriptor::Vector(VectorOp::Fill { code: 4 })));
         assert!(changed(|p| p.constants[0] = Image::from(vec![1, 2, 4])));
         assert!(changed(|p| p.inputs[0].view.address += 128));
+        let part = PortPart { first_pixel: 2, space: Space::Ddr(1), address: 0 };
+        assert!(changed(|p| p.inputs[0].parts = vec![part]));
         assert!(changed(|p| p.outputs = std::mem::take(&mut p.inputs)), "an input is no output");
     }
 

@@ -52,7 +52,7 @@ pub use layout::{Space, View};
 pub use machine::Machine;
 pub use op::{BinaryKind, Divisor, Epilogue, LinearTap, Op, PadMode, ReduceKind, Table, Window};
 pub use packed::Packed;
-pub use program::{Bounds, Port, Program};
+pub use program::{Bounds, Port, PortPart, Program};
 pub use quant::{Quant, Requant};
 pub use real::Real;
 pub use state::{PositionedTransfer, State, StateRegion};

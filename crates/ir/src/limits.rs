@@ -201,6 +201,13 @@ impl Port {
         sizes
             .fold(fine, |fine, &size| fine.and_then(|()| at_most("a size of its shape", size as u64, COUNT)))
             .and_then(|()| check_view("view", &self.view, word))
+            .and_then(|()| {
+                self.parts.iter().try_for_each(|part| {
+                    at_most("the first pixel of a part", part.first_pixel, COUNT)?;
+                    let view = View { space: part.space, address: part.address, ..self.view };
+                    check_view("part", &view, word)
+                })
+            })
             .map_err(|error| error.at(Place::Port(self.name.clone())))
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::allocation;
 pub use crate::allocation::Allocation;
 use crate::isa::{Descriptor, Instruction, Unit};
-use crate::{DType, DescriptorId, Image, LayerId, Machine, Quant, Source, State, Stream, Tiling, View};
+use crate::{DType, DescriptorId, Image, LayerId, Machine, Quant, Source, Space, State, Stream, Tiling, View};
 
 /// An input or output: where it lies in DDR and how it is meant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,11 +22,57 @@ pub struct Port {
     pub quant: Option<Quant>,
     /// The model's tensor.
     pub source: Option<Source>,
-    /// Place in DDR.
+    /// Place in DDR: of all pixels, or of those before the first of `parts`.
     pub view: View,
+    /// Where later pixels lie that are not behind those before them, ascending: a port may lie in several address spaces.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<PortPart>,
+}
+
+/// Pixels of a port from `first_pixel` on, up to those of the next part, that lie at a place of their own: at the start of a row,
+/// or on any word of a port whose rows fill their words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortPart {
+    /// The first of the pixels.
+    pub first_pixel: u32,
+    /// Memory.
+    pub space: Space,
+    /// Byte address of that pixel.
+    pub address: u64,
 }
 
 impl Port {
+    /// The port part by part, each as the slice of the tensor that lies there: whole rows, or a row of so many pixels. Nothing of
+    /// parts that are not ascending.
+    pub fn views(&self) -> impl Iterator<Item = View> + '_ {
+        let view = self.view;
+        let all = view.rows.saturating_mul(view.width);
+        let begins = [0].into_iter().chain(self.parts.iter().map(|part| part.first_pixel));
+        let ends = self.parts.iter().map(|part| part.first_pixel).chain([all]);
+        let places = [(view.space, view.address)].into_iter();
+        let places = places.chain(self.parts.iter().map(|part| (part.space, part.address)));
+        let is_ascending = begins.clone().zip(ends.clone()).all(|(first, end)| first < end);
+        let parts = begins.zip(ends).zip(places).filter(move |_| is_ascending);
+        parts.map(move |((first, end), (space, address))| {
+            let pixels = end - first;
+            let slice = View { space, address, origin: [view.origin[0] + first, view.origin[1]], ..view };
+            if pixels == all {
+                slice
+            } else if first.is_multiple_of(view.width) && end.is_multiple_of(view.width) {
+                let rows = pixels / view.width;
+                View { rows, height: rows, stored_rows: rows, ..slice }
+            } else {
+                View { rows: 1, height: 1, stored_rows: 1, width: pixels, ..slice }
+            }
+        })
+    }
+
+    /// Calls `change` with the memory and address of every stretch of its rows.
+    pub(crate) fn for_each_place(&mut self, mut change: impl FnMut(Space, &mut u64)) {
+        change(self.view.space, &mut self.view.address);
+        self.parts.iter_mut().for_each(|part| change(part.space, &mut part.address));
+    }
+
     /// Whether this port is words of `word` bytes as they lie in DDR, with nothing said of what they mean: bytes without a
     /// scale, which no other port is.
     #[must_use]
@@ -38,20 +84,38 @@ impl Port {
             && self.shape[1] == word
     }
 
-    /// Whether the port lies in DDR as a whole tensor of its shape: as it would in the cache, or, of an output, without padding.
+    /// Whether the port lies in DDR as a whole tensor of its shape: as it would in the cache, or, of an output, without padding;
+    /// its parts are some of its rows each.
     #[must_use]
     pub fn is_whole(&self, word: usize, is_output: bool) -> bool {
         let (view, shape) = (&self.view, &self.shape);
         let whole = View { origin: view.origin, ..View::whole(shape, self.dtype, word, view.space, view.address) };
-        *view == whole || is_output && *view == whole.without_padding()
+        (*view == whole || is_output && *view == whole.without_padding()) && self.are_parts_on_words(word)
+    }
+
+    /// Whether all parts begin on words of the port: at rows, or where rows leave nothing of their last word empty.
+    fn are_parts_on_words(&self, word: usize) -> bool {
+        let pixel = u64::from(self.view.pixel_bytes);
+        let is_dense = self.view.rows == 1 || self.view.row_bytes(word) == u64::from(self.view.width) * pixel;
+        let is_on_word = |first: u32| {
+            first.is_multiple_of(self.view.width) || is_dense && (u64::from(first) * pixel).is_multiple_of(word as u64)
+        };
+        self.views().count() > self.parts.len() && self.parts.iter().all(|part| is_on_word(part.first_pixel))
     }
 
     /// The same stretch of DDR as raw words, called `name`.
     #[must_use]
     fn raw(&self, name: String, word: usize) -> Self {
         let shape = vec![self.view.bytes(word) as usize / word, word];
+        let mut first_pixel = 0;
+        let mut part_of = |view: View| {
+            let part = PortPart { first_pixel, space: view.space, address: view.address };
+            first_pixel += (view.bytes(word) / word as u64) as u32;
+            part
+        };
+        let parts = self.views().map(&mut part_of).skip(1).collect();
         let view = View::whole(&shape, DType::I8, word, self.view.space, self.view.address);
-        Self { name, shape, dtype: DType::I8, quant: None, source: None, view }
+        Self { name, shape, dtype: DType::I8, quant: None, source: None, view, parts }
     }
 }
 

@@ -36,6 +36,8 @@ const WITH_SHARED_NORM: u32 = 7;
 const WITHOUT_PADDING: u32 = 8;
 /// Version of the form of programs with packed weights whose codes are floats.
 const WITH_PACKED_FLOATS: u32 = 9;
+/// Version of the form of programs with ports in parts.
+const WITH_PORT_PARTS: u32 = 10;
 /// Oldest version that is read.
 const OLDEST: u32 = 3;
 /// Bytes of a piece of the checksum.
@@ -139,6 +141,7 @@ impl Program {
         let has_packed_floats = |i: &Instruction| matches!(&i.work, Work::Expand(e) if e.codes == CodeKind::Floats);
         let padded = |port: &Port| port.is_whole(self.machine.word(), false);
         let version = match (&self.stream, self.states.is_empty()) {
+            _ if self.inputs.iter().chain(&self.outputs).any(|port| !port.parts.is_empty()) => WITH_PORT_PARTS,
             _ if self.instructions.iter().any(has_packed_floats) => WITH_PACKED_FLOATS,
             _ if !self.outputs.iter().all(padded) => WITHOUT_PADDING,
             _ if self.descriptors.iter().any(shared) => WITH_SHARED_NORM,
@@ -185,8 +188,8 @@ impl Program {
         }
         let text = entries.and_then(|entries| entries.get(KEY)).ok_or(FileError::Absent(Kind::Program))?;
         let Version { version } = serde_json::from_str(text).map_err(FileError::Header)?;
-        if !(OLDEST..=WITH_PACKED_FLOATS).contains(&version) {
-            let reads = Versions { oldest: OLDEST, newest: WITH_PACKED_FLOATS };
+        if !(OLDEST..=WITH_PORT_PARTS).contains(&version) {
+            let reads = Versions { oldest: OLDEST, newest: WITH_PORT_PARTS };
             return Err(FileError::version(Kind::Program, version, reads));
         }
         let header: Header = serde_json::from_str(text).map_err(FileError::Header)?;
@@ -321,11 +324,11 @@ mod tests {
     fn refusals_name_the_reason() {
         // One more digit than there was, one letter less behind it.
         let written = format!(r#"{{\"version\":{VERSION},\"sha256\""#);
-        let version = refusal(&written, r#"{\"version\":10,\"sha25\""#);
-        let reads = format!("{OLDEST} to {WITH_PACKED_FLOATS}");
+        let version = refusal(&written, r#"{\"version\":11,\"sha25\""#);
+        let reads = format!("{OLDEST} to {WITH_PORT_PARTS}");
         assert_eq!(
             version,
-            format!("version 10 of the program file is newer than this build, which reads {reads}: update tpuflow")
+            format!("version 11 of the program file is newer than this build, which reads {reads}: update tpuflow")
         );
         let version = refusal(&format!(r#"{{\"version\":{VERSION}"#), r#"{\"version\":2"#);
         assert_eq!(

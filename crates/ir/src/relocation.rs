@@ -1,7 +1,7 @@
 //! Inputs and outputs at other addresses of external memory, chosen when a program is loaded.
 //!
 //! Whatever an instruction reads or writes of a port lies inside the bytes of that port. So a port moves by adding one distance
-//! to its address and to those of all transfers that touch it. Ports whose bytes overlap, and the two ports of a state, are
+//! to its address and to those of all transfers that touch it; its parts keep their distances. Ports whose bytes overlap, and the two ports of a state, are
 //! one *region* and move together. An output that is a constant stays where constants are. Distances are whole pages, which keeps transfers and pages as they lie to each other.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::error::RelocationError;
 use crate::isa::Work;
-use crate::{Instruction, Port, Program, Space, View};
+use crate::{Instruction, Port, Program, Space};
 
 /// Ports that move together.
 #[derive(Clone, Debug)]
@@ -55,15 +55,19 @@ impl Program {
             let Some(port) = ports.find(|port| port.name == *name) else {
                 return Err(RelocationError::Unknown { port: name.clone() });
             };
-            let Some(region) = regions.iter_mut().find(|region| region.ports.contains(name)) else {
+            if !regions.iter().any(|region| region.ports.contains(name)) {
                 return Err(RelocationError::Constant { port: name.clone() });
-            };
-            if addresses.keys().filter(|name| region.ports.contains(*name)).count() > 1 {
-                return Err(RelocationError::Together { ports: region.ports.clone() });
             }
-            region.to = address
-                .checked_sub(port.view.address - region.bytes.start)
-                .ok_or(RelocationError::Range { address })?;
+            for region in regions.iter_mut().filter(|region| region.ports.contains(name)) {
+                if addresses.keys().filter(|name| region.ports.contains(*name)).count() > 1 {
+                    return Err(RelocationError::Together { ports: region.ports.clone() });
+                }
+                // Parts of a port keep their distances.
+                region.to = address
+                    .checked_add(region.bytes.start)
+                    .and_then(|sum| sum.checked_sub(port.view.address))
+                    .ok_or(RelocationError::Range { address })?;
+            }
         }
         self.relocate(&regions)
     }
@@ -79,10 +83,12 @@ impl Program {
         let word = self.machine.word();
         let mut regions: Vec<Region> = Vec::new();
         for port in self.inputs.iter().chain(&self.outputs).filter(|port| !self.is_constant(port)) {
-            let Space::Ddr(space) = port.view.space else { continue };
-            let start = port.view.address;
-            let end = start.checked_add(port.view.bytes(word)).ok_or(RelocationError::Range { address: start })?;
-            regions.push(Region { space, bytes: start..end, ports: vec![port.name.clone()], to: start });
+            for view in port.views() {
+                let Space::Ddr(space) = view.space else { continue };
+                let start = view.address;
+                let end = start.checked_add(view.bytes(word)).ok_or(RelocationError::Range { address: start })?;
+                regions.push(Region { space, bytes: start..end, ports: vec![port.name.clone()], to: start });
+            }
         }
         for state in self.state_regions().flatten() {
             regions.push(Region { space: state.space, bytes: state.start..state.end, ports: vec![], to: state.start });
@@ -132,9 +138,15 @@ impl Program {
             }
         }
         for port in moved.inputs.iter_mut().chain(&mut moved.outputs) {
-            if let Some(region) = regions.iter().find(|region| region.ports.contains(&port.name)) {
-                port.view.address = port.view.address - region.bytes.start + region.to;
-            }
+            let name = port.name.clone();
+            port.for_each_place(|space, address| {
+                let here = |region: &&Region| {
+                    Space::Ddr(region.space) == space && region.ports.contains(&name) && region.bytes.contains(address)
+                };
+                if let Some(region) = regions.iter().find(here) {
+                    *address = *address - region.bytes.start + region.to;
+                }
+            });
         }
         taken.extend(regions.iter().map(|region| (region.space, region.target())));
         for (space, bytes) in moved.ddr_bytes.iter_mut().enumerate() {
@@ -222,12 +234,11 @@ impl PortRegions {
         Ok(())
     }
 
-    /// Moves a port to a run, unless it is a constant.
-    pub(crate) fn move_port(&self, view: &mut View, run: u32) {
-        let Space::Ddr(space) = view.space else { return };
-        if self.regions.iter().any(|region| region.space == space && region.bytes.contains(&view.address)) {
-            view.address += self.distance(space, run);
-        }
+    /// How far the bytes of a port at an address are from those of the first run; a constant stays.
+    pub(crate) fn distance_at(&self, space: Space, address: u64, run: u32) -> u64 {
+        let Space::Ddr(space) = space else { return 0 };
+        let of_port = self.regions.iter().any(|region| region.space == space && region.bytes.contains(&address));
+        if of_port { self.distance(space, run) } else { 0 }
     }
 
     /// Bytes of every address space with the ports of so many runs.

@@ -123,7 +123,8 @@ impl State {
     pub fn region(&self, program: &Program) -> Option<StateRegion> {
         let (input, output) = (program.inputs.get(self.input as usize)?, program.outputs.get(self.output as usize)?);
         let (axis, word) = (self.axis as usize, program.machine.word());
-        let alike = input.dtype == output.dtype && input.quant == output.quant;
+        let in_one = input.parts.is_empty() && output.parts.is_empty();
+        let alike = in_one && input.dtype == output.dtype && input.quant == output.quant;
         if !alike || !fits(&input.shape, &output.shape, axis) {
             return None;
         }
@@ -213,13 +214,11 @@ impl Program {
         self.position.map_or(0, |position| u64::from(region.past.saturating_sub(position)) * region.stride)
     }
 
-    /// Where an output lies at the position of the run.
-    #[must_use]
-    pub fn output_view(&self, output: usize) -> View {
-        let view = self.outputs[output].view;
+    /// Where an output lies at the position of the run, stretch by stretch.
+    pub fn output_views(&self, output: usize) -> impl Iterator<Item = View> + '_ {
         let state = self.states.iter().find(|state| state.output as usize == output);
         let absent = state.and_then(|state| state.region(self)).map_or(0, |region| self.missing_bytes(&region));
-        View { address: view.address - absent, ..view }
+        self.outputs[output].views().map(move |view| View { address: view.address - absent, ..view })
     }
 
     /// The transfer at the position of the run.

@@ -298,10 +298,9 @@ impl Program {
             let of_run = |run: u32| ports.iter().map(move |port| (run, port));
             let all = (0..runs).flat_map(of_run);
             all.map(|(run, port)| {
-                let mut view = port.view;
-                regions.move_port(&mut view, run);
-                let source = source_in_run(port.source.as_ref(), run);
-                Port { name: name_in_run(&port.name, run), source, view, ..port.clone() }
+                let mut moved = port.clone();
+                moved.for_each_place(|space, address| *address += regions.distance_at(space, *address, run));
+                Port { name: name_in_run(&port.name, run), source: source_in_run(port.source.as_ref(), run), ..moved }
             })
             .collect()
         };

@@ -202,7 +202,7 @@ mod tests {
     use crate::isa::{Codes, Scaling, VectorOp};
     use crate::isa::{Direction, Lookup, Transfer, Unit, Wait, Work};
     use crate::op::ReduceKind;
-    use crate::program::{Allocation, LayerSummary, Port};
+    use crate::program::{Allocation, LayerSummary, Port, PortPart};
     use crate::{Bounds, DType, Descriptor, Instruction, LayerId, Machine, Quant, Space, View};
 
     fn program() -> Program {
@@ -257,6 +257,7 @@ mod tests {
                 quant: Some(Quant { scale: vec![0.1, 1e-7], zero_point: 4 }),
                 source: None,
                 view,
+                parts: vec![PortPart { first_pixel: 2, space: Space::Ddr(1), address: 640 }],
             }],
             outputs: vec![],
             states: vec![],

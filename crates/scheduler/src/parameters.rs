@@ -59,6 +59,8 @@ pub enum IoMemory {
     Separate,
     /// In pages that they share with other tensors whose live ranges are disjoint.
     Shared,
+    /// In pages of their own, each in one stretch of the first address space.
+    Contiguous,
 }
 
 /// Who waits for whom.

@@ -37,9 +37,11 @@ fn check(program: &Program) {
         }
     }
     for port in program.inputs.iter().chain(&program.outputs) {
-        let Space::Ddr(space) = port.view.space else { panic!("port {} is not in DDR", port.name) };
-        let end = port.view.address + port.view.bytes(machine.word());
-        assert!(end <= program.ddr_bytes[usize::from(space)], "port {} ends at {end}", port.name);
+        for view in port.views() {
+            let Space::Ddr(space) = view.space else { panic!("port {} is not in DDR", port.name) };
+            let end = view.address + view.bytes(machine.word());
+            assert!(end <= program.ddr_bytes[usize::from(space)], "port {} ends at {end}", port.name);
+        }
     }
     assert!(program.cache_peak_bytes <= machine.cache_bytes());
     assert_eq!(program.layers.len(), program.layers.iter().filter(|l| !l.op.is_empty()).count());

@@ -151,7 +151,7 @@ pub enum ProgramError {
     #[error("the constants exceed DDR {space}")]
     Constants { space: usize },
     /// A port at another place than its shape takes.
-    #[error("port \"{name}\" does not lie in the first DDR space as its shape says")]
+    #[error("port \"{name}\" does not lie in external memory as its shape says")]
     Port { name: String },
     /// An instruction of no layer.
     #[error("instruction {instruction} works for a layer that does not exist")]

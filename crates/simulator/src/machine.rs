@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use tpuflow_ir::{Program, Space, Unit, memory};
+use tpuflow_ir::{Program, Space, Unit, View, memory};
 use tpuflow_kernels::parallel;
 
 use crate::checked_program::Time;
@@ -232,11 +232,12 @@ fn check_header(program: &Program) -> Result<(), ProgramError> {
     }
     let ports = program.inputs.iter().map(|port| (port, false)).chain(program.outputs.iter().map(|port| (port, true)));
     for (port, is_output) in ports {
-        let view = &port.view;
-        let end = view.address.checked_add(view.bytes(machine.word()));
-        let bytes = program.ddr_bytes.first().copied().unwrap_or(0);
-        if !port.is_whole(machine.word(), is_output) || view.space != Space::Ddr(0) || end.is_none_or(|end| end > bytes)
-        {
+        let inside = |view: View| {
+            let Space::Ddr(space) = view.space else { return false };
+            let bytes = program.ddr_bytes.get(usize::from(space)).copied().unwrap_or(0);
+            view.address.checked_add(view.bytes(machine.word())).is_some_and(|end| end <= bytes)
+        };
+        if !port.is_whole(machine.word(), is_output) || !port.views().all(inside) {
             return Err(ProgramError::Port { name: port.name.clone() });
         }
     }

@@ -7,7 +7,7 @@ use crate::common::wild::wild;
 use crate::common::{Net, machine, random, tiny, window};
 use crate::trial::inputs;
 use tpuflow_ir::error::RelocationError;
-use tpuflow_ir::{Graph, Machine, Program, Space};
+use tpuflow_ir::{Graph, Machine, Port, Program, Space};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::parameters::{IoMemory, Parameters};
 use tpuflow_scheduler::{Options as ScheduleOptions, schedule};
@@ -38,11 +38,11 @@ fn spilling() -> (Graph, Machine) {
 
 /// The lowest address of what can move: of a port that is no constant.
 fn lowest(program: &Program) -> Option<u64> {
-    let ports = program.inputs.iter().chain(&program.outputs).filter(|port| match port.view.space {
-        Space::Ddr(space) => port.view.address >= program.constants[usize::from(space)].len() as u64,
+    let views = program.inputs.iter().chain(&program.outputs).flat_map(Port::views).filter(|view| match view.space {
+        Space::Ddr(space) => view.address >= program.constants[usize::from(space)].len() as u64,
         _ => false,
     });
-    ports.map(|port| port.view.address).min()
+    views.map(|view| view.address).min()
 }
 
 fn shared(parameters: &Parameters) -> Parameters {
@@ -107,8 +107,11 @@ fn ports_move_together_and_one_by_one_with_the_same_bits() {
         let apart = program.with_ports_at(&addresses).unwrap();
         assert_eq!(outputs(&graph, &apart), expected, "seed {seed}");
         for (name, &address) in &addresses {
-            let port = apart.inputs.iter().chain(&apart.outputs).find(|port| port.name == *name).unwrap();
-            assert_eq!((port.view.space, port.view.address), (Space::Ddr(0), address));
+            let of = |program: &Program| {
+                let mut ports = program.inputs.iter().chain(&program.outputs);
+                ports.find(|port| port.name == *name).unwrap().view
+            };
+            assert_eq!((of(&apart).space, of(&apart).address), (of(&program).space, address));
         }
         // And back.
         assert_eq!(together.with_io_at(lowest).unwrap().instructions, program.instructions);

@@ -17,6 +17,7 @@ mod operators;
 mod outputs_without_padding;
 mod parallel;
 mod parts;
+mod ports_in_parts;
 mod products;
 mod programs;
 mod states;

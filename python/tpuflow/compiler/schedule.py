@@ -22,7 +22,7 @@ __all__ = ["GroupSearch", "IoMemory", "Schedule"]
 
 GroupSearch = Literal["greedy", "dynamic", "exact"]
 """Searches for groups of layers that are computed tile by tile."""
-IoMemory = Literal["separate", "shared"]
+IoMemory = Literal["separate", "shared", "contiguous"]
 """Where inputs and outputs lie in DDR."""
 
 
@@ -35,8 +35,9 @@ class Schedule:
         tiling: What to compute in parts.
         layer_groups: How layers are divided into groups that are computed tile by tile: `greedy`, `dynamic`
             or `exact`, each at least as cheap by the cost model as the one before.
-        io_memory: Whether inputs and outputs have pages of DDR of their own (`separate`), or share them with
-            other tensors while they are not alive (`shared`).
+        io_memory: Whether inputs and outputs have pages of DDR of their own, large ones in parts in all
+            address spaces (`separate`), share them with other tensors while they are not alive (`shared`), or
+            lie in one stretch of the first address space each (`contiguous`).
         search_steps: Most steps of every search, each of a thousand instructions placed; None: 200. Without
             any (0) level 5 takes a tenth of the time, for programs 0 to 4 % slower.
         pipeline: Plan for a stream of inferences as well, of which each begins before the one before has

@@ -68,8 +68,10 @@ class ScheduleConfig(Section):
     takes a tenth of the time, for programs 0 to 4 % slower."""
     pipeline: bool = False
     """Plan for a stream of inferences as well, of which each begins before the one before has ended."""
-    io_memory: Literal["separate", "shared"] = "separate"
-    """Inputs and outputs in pages of DDR of their own, or in pages shared with other tensors."""
+    io_memory: Literal["separate", "shared", "contiguous"] = "separate"
+    """Inputs and outputs in pages of DDR of their own, large ones in parts in all address spaces
+    (`separate`), in pages shared with other tensors, or each in one stretch of the first address space
+    (`contiguous`)."""
     slicing_scheme: dict[str, tuple[dict[SliceAxis, tuple[int, int]], ...]] = Field(default={})
     """By name of a layer, the slices it is computed in: by axis, first element and end; together they are all
     of the layer's result."""

@@ -64,7 +64,12 @@ def save_schedule(request: Request, graph: AnyGraph, program: AnyProgram) -> Non
         content = json.loads(made.metadata())
         groups.append({"program": content["name"], "groups": _groups(network, content.get("tilings", []))})
         ports = [
-            {"name": port["name"], "space": port["view"]["space"], "address": port["view"]["address"]}
+            {
+                "name": port["name"],
+                "space": port["view"]["space"],
+                "address": port["view"]["address"],
+                "parts": port.get("parts", []),
+            }
             for way in ("inputs", "outputs")
             for port in content[way]
         ]

@@ -142,7 +142,7 @@ fn transfers_move_what_fits_where_it_arrives() {
     let mut program = subject("edges", &graph, &tiny(), 5).unwrap().program;
     let (cache, ddr) = (program.machine.cache_bytes(), 1 << 20);
     assert!(cache < ddr / 2);
-    program.ddr_bytes[0] = ddr;
+    program.ddr_bytes.fill(ddr);
     for (direction, most) in [(Direction::Load, cache), (Direction::Store, ddr)] {
         for more in [false, true] {
             let mut wrong = program.clone();

@@ -13,8 +13,8 @@ use tpuflow_ir::isa::{
 };
 use tpuflow_ir::program::{Allocation, LayerSummary};
 use tpuflow_ir::{
-    Bounds, Descriptor, Instruction, IterationWait, Parts, Port, Program, Quant, Repeated, Source, State, Stream,
-    Tiling, View, Wait, Window, Work,
+    Bounds, Descriptor, Instruction, IterationWait, Parts, Port, PortPart, Program, Quant, Repeated, Source, State,
+    Stream, Tiling, View, Wait, Window, Work,
 };
 
 /// Names of the fields of structs.
@@ -65,7 +65,8 @@ fn named() -> BTreeSet<String> {
         Stream { body, predicted_interval, bounds }
         Repeated { instruction, lag, waits }
         IterationWait { unit, ago, count }
-        Port { name, shape, dtype, quant, source, view }
+        Port { name, shape, dtype, quant, source, view, parts }
+        PortPart { first_pixel, space, address }
         Quant { scale, zero_point }
         Source { name, shape, permutation, dtype }
         LayerSummary { name, op, dtype, unit, macs, bound, binding, nodes }

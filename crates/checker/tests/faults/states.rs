@@ -2,7 +2,7 @@
 
 use tpuflow_checker::{Rule, check, check_rules};
 use tpuflow_ir::isa::{Direction, Transfer};
-use tpuflow_ir::{Graph, Machine, Program, Space, State, Work};
+use tpuflow_ir::{Graph, Machine, Port, Program, Space, State, Work};
 use tpuflow_scheduler::{Options, schedule};
 
 use crate::common::Net;
@@ -87,10 +87,13 @@ fn a_state_has_a_place_of_its_own_in_one_piece() {
         };
         let region = sound.state_regions().next().unwrap().unwrap();
         assert_eq!(rule(&|p| p.outputs[1].view.address += region.stride), Rule::State, "a gap before its output");
-        assert_eq!(rule(&|p| p.outputs[0].view.address = region.start), Rule::State, "an output in its past");
-        assert_eq!(rule(&|p| p.inputs[0].view.address = region.border), Rule::State, "an input in its output");
-        let other = sound.outputs[3].view.address;
-        assert_eq!(rule(&|p| p.outputs[1].view.address = other), Rule::State, "the output of another");
+        let at = |port: &mut Port, space: Space, address: u64| (port.view.space, port.view.address) = (space, address);
+        let space = Space::Ddr(region.space);
+        assert_eq!(rule(&|p| at(&mut p.outputs[0], space, region.start)), Rule::State, "an output in its past");
+        assert_eq!(rule(&|p| at(&mut p.inputs[0], space, region.border)), Rule::State, "an input in its output");
+        let other = sound.outputs[3].view;
+        let to_other = |p: &mut Program| at(&mut p.outputs[1], other.space, other.address);
+        assert_eq!(rule(&to_other), Rule::State, "the output of another");
     }
 }
 

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Descriptor, VectorOp, Work};
-use crate::{Machine, Op, TensorId};
+use crate::{Machine, Op, Space, TensorId};
 
 /// A unit with its own in-order queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -77,6 +77,20 @@ impl WorkKind {
 }
 
 impl Work {
+    /// The address space of the external memory it reads or writes, if it does.
+    #[must_use]
+    pub fn ddr_space(&self) -> Option<u8> {
+        match self {
+            Self::Transfer(transfer) => Some(transfer.ddr_space),
+            Self::Expand(expand) => Some(expand.ddr_space),
+            Self::Lookup(lookup) => match lookup.table.space {
+                Space::Ddr(space) => Some(space),
+                Space::Cache | Space::EwpCache => None,
+            },
+            Self::Matrix(_) | Self::Pool(_) | Self::Vector(_) => None,
+        }
+    }
+
     /// Its kind; `descriptors` are the program's.
     #[must_use]
     pub fn kind(&self, descriptors: &[Descriptor]) -> WorkKind {

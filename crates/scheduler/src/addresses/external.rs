@@ -1,17 +1,18 @@
-//! Addresses in external memory: constants shared out to its address spaces, then inputs, outputs and spilled tensors.
+//! Addresses in external memory: constants, inputs, outputs and spilled tensors shared out to its address spaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tpuflow_ir::{Machine, Space, View, Work, timing};
+use tpuflow_ir::{Machine, Space, Work, timing};
 
 use crate::alloc::{Item, Problem, solve};
 use crate::error::ScheduleError;
-use crate::memory_space::StateBuffers;
+use crate::memory_space::{PortPlace, StateBuffers};
 use crate::parameters::IoMemory;
 use crate::virtual_program::addresses::{Addresses, lifetimes};
 use crate::virtual_program::{BufferId, Content, Memory, Packing, VirtualAddress, VirtualInstruction, VirtualProgram};
 
-/// External memory: constants in order of first use from address 0, then inputs, outputs and spilled tensors in space 0.
+/// External memory: in every address space constants in order of first use from address 0, then states, inputs, outputs and
+/// spilled tensors.
 pub(crate) struct External {
     /// Constants: address space, address and buffer, ascending in each space.
     pub recipes: Vec<(usize, u64, BufferId)>,
@@ -19,7 +20,7 @@ pub(crate) struct External {
     pub bytes: Vec<u64>,
 }
 
-/// Which address spaces constants go to.
+/// Which address spaces constants, ports and spilled tensors go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConstantSplit {
     /// All to the first.
@@ -32,8 +33,8 @@ pub(crate) enum ConstantSplit {
 
 /// Places of inputs, outputs and states, and whether others may share the memory of ports.
 pub(crate) struct Ports<'a> {
-    pub inputs: &'a [View],
-    pub outputs: &'a [View],
+    pub inputs: &'a [PortPlace],
+    pub outputs: &'a [PortPlace],
     pub states: &'a [StateBuffers],
     pub memory: IoMemory,
 }
@@ -102,9 +103,15 @@ fn together(code: &VirtualProgram, addresses: &Addresses, coalescing: &Coalescin
     first
 }
 
-/// Address spaces of constants (by the first of those that lie together): of any two moments, as much passes through one as
+/// Address spaces of buffers (by the first of those that lie together): of any two moments, as much passes through one as
 /// through the other.
-fn spaces(code: &VirtualProgram, machine: &Machine, split: ConstantSplit, first: &[BufferId]) -> Vec<usize> {
+fn spaces(
+    code: &VirtualProgram,
+    machine: &Machine,
+    split: ConstantSplit,
+    first: &[BufferId],
+    in_first_space: &BTreeSet<BufferId>,
+) -> Vec<usize> {
     let count = machine.ddr_spaces();
     let mut found = vec![None; code.buffers.len()];
     // Traffic so far, activations included.
@@ -115,10 +122,11 @@ fn spaces(code: &VirtualProgram, machine: &Machine, split: ConstantSplit, first:
             if b.memory != Memory::Ddr {
                 continue;
             }
-            let space = match b.content {
-                Content::Constant(_) if split != ConstantSplit::No => *found[first[buffer.index()].index()]
+            let space = match split {
+                ConstantSplit::No => 0,
+                _ if in_first_space.contains(&buffer) => 0,
+                _ => *found[first[buffer.index()].index()]
                     .get_or_insert_with(|| (0..count).min_by_key(|&s| load[s]).unwrap_or(0)),
-                _ => 0,
             };
             load[space] +=
                 if split == ConstantSplit::Backward { cycles(instruction, machine) } else { traffic(instruction) };
@@ -131,7 +139,7 @@ fn spaces(code: &VirtualProgram, machine: &Machine, split: ConstantSplit, first:
     found.into_iter().map(|space| space.unwrap_or(0)).collect()
 }
 
-/// Lays out external memory, filling in `addresses`. With a `split`, constants alternate between address spaces so that all
+/// Lays out external memory, filling in `addresses`. With a `split`, buffers alternate between address spaces so that all
 /// channels have the same to do at any time.
 ///
 /// # Errors
@@ -144,73 +152,111 @@ pub(crate) fn external(
     ports: &Ports<'_>,
     addresses: &mut Addresses,
 ) -> Result<External, ScheduleError> {
-    let word = machine.word() as u64;
-    let spaces = machine.ddr_spaces();
-    let mut ends = vec![0u64; spaces];
     let mut placed = vec![false; code.buffers.len()];
-    let mut recipes: Vec<(usize, u64, BufferId)> = Vec::new();
-    let first = together(code, addresses, coalescing);
-    let space_of = self::spaces(code, machine, split, &first);
-    let mut members: BTreeMap<BufferId, Vec<BufferId>> = BTreeMap::new();
-    let touched = code.instructions.iter().flat_map(VirtualInstruction::touches);
-    let constants = touched.filter(|buffer| {
-        let b = &code.buffers[buffer.index()];
-        let is_constant = b.memory == Memory::Ddr && matches!(b.content, Content::Constant(_));
-        is_constant && !std::mem::replace(&mut placed[buffer.index()], true)
-    });
-    let mut order: Vec<BufferId> = Vec::new();
-    for buffer in constants {
-        let group = members.entry(first[buffer.index()]).or_default();
-        if group.is_empty() {
-            order.push(first[buffer.index()]);
-        }
-        group.push(buffer);
+    let mut first = together(code, addresses, coalescing);
+    for &[(past, _), (new, _)] in ports.states {
+        first[new.index()] = past;
     }
-    // Equal constants are stored once; those that travel with others stay beside them.
-    let mut known: BTreeMap<&Packing, (Space, u64)> = BTreeMap::new();
-    for group in order {
-        let space = space_of[group.index()];
-        let alone = members[&group].len() == 1;
-        for &buffer in &members[&group] {
-            if let Content::Constant(packing) = &code.buffers[buffer.index()].content {
-                if let Some(&place) = known.get(packing).filter(|_| alone) {
-                    addresses[buffer.index()] = place;
-                    continue;
-                }
-                known.entry(packing).or_insert((Space::Ddr(space as u8), ends[space]));
-            }
-            addresses[buffer.index()] = (Space::Ddr(space as u8), ends[space]);
-            recipes.push((space, ends[space], buffer));
-            ends[space] += code.buffers[buffer.index()].bytes.next_multiple_of(word);
-        }
-    }
+    let in_first_space: BTreeSet<BufferId> = match ports.memory {
+        IoMemory::Contiguous => ports.inputs.iter().chain(ports.outputs).flat_map(PortPlace::buffers).collect(),
+        IoMemory::Separate | IoMemory::Shared => BTreeSet::new(),
+    };
+    let space_of = self::spaces(code, machine, split, &first, &in_first_space);
+    let mut memory = External { recipes: Vec::new(), bytes: vec![0; machine.ddr_spaces()] };
+    memory.place_constants(code, machine, &first, &space_of, &mut placed, addresses);
     // A constant that is also an output need not be loaded by anyone; it still has a place.
-    for buffer in ports.outputs.iter().map(|port| VirtualAddress::of_field(port.address).buffer) {
-        let b = &code.buffers[buffer.index()];
-        if matches!(b.content, Content::Constant(_)) && !std::mem::replace(&mut placed[buffer.index()], true) {
-            addresses[buffer.index()] = (Space::Ddr(0), ends[0]);
-            recipes.push((0, ends[0], buffer));
-            ends[0] += b.bytes.next_multiple_of(word);
+    for buffer in ports.outputs.iter().flat_map(PortPlace::buffers) {
+        let is_constant = matches!(code.buffers[buffer.index()].content, Content::Constant(_));
+        if is_constant && !std::mem::replace(&mut placed[buffer.index()], true) {
+            memory.place(code, machine, buffer, 0, addresses);
         }
     }
     let page = page(machine);
     for &[(past, bytes), (new, _)] in ports.states {
-        let start = ends[0].next_multiple_of(page);
-        let border = start + bytes;
-        (addresses[past.index()], addresses[new.index()]) = ((Space::Ddr(0), start), (Space::Ddr(0), border));
-        ends[0] = border + code.buffers[new.index()].bytes.next_multiple_of(word);
+        let space = space_of[past.index()];
+        let start = memory.bytes[space].next_multiple_of(page);
+        let (border, ddr) = (start + bytes, Space::Ddr(space as u8));
+        (addresses[past.index()], addresses[new.index()]) = ((ddr, start), (ddr, border));
+        memory.bytes[space] = border + padded(code, new, machine.word());
         (placed[past.index()], placed[new.index()]) = (true, true);
     }
     let tensors = unplaced_tensors(code, &placed);
-    ends[0] = match ports.memory {
-        IoMemory::Separate => one_after_the_other(code, machine, &tensors, ends[0], addresses),
-        IoMemory::Shared => by_live_ranges(code, machine, &tensors, ends[0], ports, addresses),
-    };
-    let capacity = machine.ddr_capacity();
-    if let Some(&bytes) = ends.iter().find(|&&end| end > capacity) {
-        return Err(ScheduleError::External { bytes, capacity, machine: machine.name.clone() });
+    for (space, end) in memory.bytes.iter_mut().enumerate() {
+        let own: Vec<BufferId> = tensors.iter().copied().filter(|tensor| space_of[tensor.index()] == space).collect();
+        if own.is_empty() {
+            continue;
+        }
+        own.iter().for_each(|tensor| addresses[tensor.index()].0 = Space::Ddr(space as u8));
+        *end = match ports.memory {
+            IoMemory::Separate | IoMemory::Contiguous => one_after_the_other(code, machine, &own, *end, addresses),
+            IoMemory::Shared => by_live_ranges(code, machine, &own, *end, ports, addresses),
+        };
     }
-    Ok(External { recipes, bytes: ends })
+    let capacity = machine.ddr_capacity();
+    match memory.bytes.iter().find(|&&end| end > capacity) {
+        Some(&bytes) => Err(ScheduleError::External { bytes, capacity, machine: machine.name.clone() }),
+        None => Ok(memory),
+    }
+}
+
+impl External {
+    /// Puts a constant at the end of an address space.
+    fn place(
+        &mut self,
+        code: &VirtualProgram,
+        machine: &Machine,
+        buffer: BufferId,
+        space: usize,
+        addresses: &mut Addresses,
+    ) {
+        addresses[buffer.index()] = (Space::Ddr(space as u8), self.bytes[space]);
+        self.recipes.push((space, self.bytes[space], buffer));
+        self.bytes[space] += padded(code, buffer, machine.word());
+    }
+
+    /// Places all constants that some instruction loads in order of first use, those that lie together (by the `first` of them)
+    /// one behind the other.
+    fn place_constants(
+        &mut self,
+        code: &VirtualProgram,
+        machine: &Machine,
+        first: &[BufferId],
+        space_of: &[usize],
+        placed: &mut [bool],
+        addresses: &mut Addresses,
+    ) {
+        let mut members: BTreeMap<BufferId, Vec<BufferId>> = BTreeMap::new();
+        let touched = code.instructions.iter().flat_map(VirtualInstruction::touches);
+        let constants = touched.filter(|buffer| {
+            let b = &code.buffers[buffer.index()];
+            let is_constant = b.memory == Memory::Ddr && matches!(b.content, Content::Constant(_));
+            is_constant && !std::mem::replace(&mut placed[buffer.index()], true)
+        });
+        let mut order: Vec<BufferId> = Vec::new();
+        for buffer in constants {
+            let group = members.entry(first[buffer.index()]).or_default();
+            if group.is_empty() {
+                order.push(first[buffer.index()]);
+            }
+            group.push(buffer);
+        }
+        // Equal constants are stored once; those that travel with others stay beside them.
+        let mut known: BTreeMap<&Packing, (Space, u64)> = BTreeMap::new();
+        for group in order {
+            let space = space_of[group.index()];
+            let alone = members[&group].len() == 1;
+            for &buffer in &members[&group] {
+                if let Content::Constant(packing) = &code.buffers[buffer.index()].content {
+                    if let Some(&place) = known.get(packing).filter(|_| alone) {
+                        addresses[buffer.index()] = place;
+                        continue;
+                    }
+                    known.entry(packing).or_insert((Space::Ddr(space as u8), self.bytes[space]));
+                }
+                self.place(code, machine, buffer, space, addresses);
+            }
+        }
+    }
 }
 
 /// Inputs, then outputs, then spilled tensors, of which no place is known yet.
@@ -235,7 +281,7 @@ fn one_after_the_other(
 ) -> u64 {
     tensors.iter().fold(start, |end, tensor| {
         let at = end.next_multiple_of(page(machine));
-        addresses[tensor.index()] = (Space::Ddr(0), at);
+        addresses[tensor.index()].1 = at;
         at + padded(code, *tensor, machine.word())
     })
 }
@@ -252,9 +298,7 @@ fn by_live_ranges(
 ) -> u64 {
     let page = page(machine);
     let base = start.next_multiple_of(page);
-    let buffers = |views: &[View]| -> BTreeSet<BufferId> {
-        views.iter().map(|view| VirtualAddress::of_field(view.address).buffer).collect()
-    };
+    let buffers = |ports: &[PortPlace]| -> BTreeSet<BufferId> { ports.iter().flat_map(PortPlace::buffers).collect() };
     let (inputs, outputs) = (buffers(ports.inputs), buffers(ports.outputs));
     let live_ranges = lifetimes(code);
     let end = code.instructions.len() as u32;
@@ -268,7 +312,7 @@ fn by_live_ranges(
     let solution = solve(&problem, false);
     let mut last = start;
     for (tensor, offset) in tensors.iter().zip(solution.offsets) {
-        addresses[tensor.index()] = (Space::Ddr(0), base + offset * page);
+        addresses[tensor.index()].1 = base + offset * page;
         last = last.max(base + offset * page + padded(code, *tensor, machine.word()));
     }
     last

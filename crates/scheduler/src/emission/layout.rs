@@ -79,6 +79,9 @@ fn constant_split(context: &PlanningContext, parallel: bool, backward: bool) -> 
     }
 }
 
+/// The line of every address space, by turns.
+const LINE_OF_SPACE: [Unit; 2] = [Unit::Dtl0, Unit::Dtl1];
+
 /// Virtual instructions with their addresses.
 struct Resolved {
     instructions: Vec<Instruction>,
@@ -147,9 +150,14 @@ impl Resolved {
             }
             let mut instruction = resolved.clone();
             let line = lines.map_or(Unit::Dtl0, |lines| {
-                let constant = constant_space(virtual_instruction, code, addresses);
+                let constant = constant_space(virtual_instruction, code, addresses).is_some();
                 let lines = if is_pixel_by_pixel(&instruction.work) { LinePolicy::Even } else { lines };
-                line_of(constant, machine, lines, &mut cost)
+                let by_space = constant || lines == LinePolicy::Even;
+                match instruction.work.ddr_space() {
+                    // A line for each address space keeps all channels busy.
+                    Some(space) if by_space && machine.ddr_spaces() > 1 => LINE_OF_SPACE[usize::from(space) % 2],
+                    _ => cost.line(lines == LinePolicy::Even),
+                }
             });
             instruction.unit = Unit::of(&virtual_instruction.work, descriptors, machine, line);
             if lines.is_some() {
@@ -173,17 +181,6 @@ impl Resolved {
             ends[stage] = ends[stage].max(ends[stage - 1]);
         }
         Issued { instructions, places, ends, cycles: cost.makespan() }
-    }
-}
-
-/// The line of a transfer, from the address space of the constant it brings.
-fn line_of(constant: Option<u8>, machine: &Machine, lines: LinePolicy, cost: &mut CostModel) -> Unit {
-    match constant {
-        // A line for each address space of constants keeps all channels busy.
-        Some(space) if machine.ddr_spaces() > 1 => [Unit::Dtl0, Unit::Dtl1][usize::from(space) % 2],
-        // The others lie in the first.
-        _ if lines == LinePolicy::Even && machine.ddr_spaces() > 1 => Unit::Dtl0,
-        _ => cost.line(lines == LinePolicy::Even),
     }
 }
 

@@ -11,18 +11,18 @@ mod tokens;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tpuflow_ir::program::Port;
+use tpuflow_ir::program::{Port, PortPart};
 use tpuflow_ir::{Bounds, Graph, InstructionId, Machine, Program, Space, TensorId, View, Work};
 
 use crate::addresses::external::{CoalescingLimits, External};
 use crate::budget::Timing;
 use crate::context::PlanningContext;
 use crate::error::ScheduleError;
-use crate::memory_space::LoweredNetwork;
+use crate::memory_space::{LoweredNetwork, PortPlace};
 use crate::network::summary;
 use crate::options::PipelineMode;
 use crate::virtual_program::addresses::{Addresses, Lifetime, resolve_view};
-use crate::virtual_program::{Content, Memory, VirtualProgram};
+use crate::virtual_program::{BufferId, Content, Memory, VirtualProgram};
 use allocations::allocations;
 pub(crate) use cost_model::CostModel;
 use layout::Issued;
@@ -84,8 +84,8 @@ impl Plan {
         let Issued { instructions, places, ends, cycles } =
             layout.issue(context, parallel.then_some(transfer_options.lines));
         let graph = context.graph;
-        let ports = |tensors: &[TensorId], views: &[View]| -> Vec<Port> {
-            tensors.iter().zip(views).map(|(&t, view)| port(graph, t, resolve_view(addresses, view))).collect()
+        let ports = |tensors: &[TensorId], places: &[PortPlace]| -> Vec<Port> {
+            tensors.iter().zip(places).map(|(&t, place)| port(graph, t, place, addresses)).collect()
         };
         let program = Program {
             name: graph.name.clone(),
@@ -245,7 +245,7 @@ pub(crate) fn fastest(plans: impl IntoIterator<Item = Result<Plan, ScheduleError
 
 /// Bytes moved to and from external memory outside constants and ports: those of tensors the cache has no room for.
 fn spilled(program: &Program, word: usize) -> u64 {
-    let views: Vec<View> = program.inputs.iter().chain(&program.outputs).map(|port| port.view).collect();
+    let views: Vec<View> = program.inputs.iter().chain(&program.outputs).flat_map(Port::views).collect();
     let constants: Vec<u64> = program.constants.iter().map(|image| image.len() as u64).collect();
     let is_spilled = |space: u8, address: u64| {
         let in_port = |view: &View| {
@@ -264,14 +264,19 @@ fn spilled(program: &Program, word: usize) -> u64 {
     bytes
 }
 
-fn port(graph: &Graph, tensor: TensorId, view: View) -> Port {
+fn port(graph: &Graph, tensor: TensorId, place: &PortPlace, addresses: &Addresses) -> Port {
     let t = graph.tensor(tensor);
+    let part = |&(first_pixel, buffer): &(u32, BufferId)| {
+        let (space, address) = addresses[buffer.index()];
+        PortPart { first_pixel, space, address }
+    };
     Port {
         name: t.name.clone(),
         shape: t.shape.clone(),
         dtype: t.dtype,
         quant: t.quant.clone(),
         source: t.source.clone(),
-        view,
+        view: resolve_view(addresses, &place.view),
+        parts: place.parts.iter().map(part).collect(),
     }
 }

@@ -18,11 +18,13 @@ use crate::emission::{Layout, LinePolicy, Plan, TransferOptions, fastest};
 use crate::error::ScheduleError;
 use crate::memory_space::constant_groups::group_constants;
 use crate::memory_space::kept_constants::keep_constants;
+use crate::memory_space::port_parts::cut_ports;
 use crate::memory_space::split::{split_live_ranges, with_space};
 use crate::memory_space::{LoweredNetwork, assign_memory_spaces};
 use crate::options::{PipelineMode, PlanOptions};
 use crate::order::list_schedule::ListScheduler;
 use crate::order::prefetch::{PrefetchDistance, Residents, prefetch};
+use crate::parameters::IoMemory;
 use crate::virtual_program::addresses::Addresses;
 use crate::virtual_program::dependence::Dependences;
 use crate::virtual_program::{Memory, VirtualProgram};
@@ -71,6 +73,9 @@ impl PlanningContext<'_> {
                 Err(error) => return Err(failure.unwrap_or(error)),
             };
             lowered.trim_states(self.graph, machine.word());
+            if mode != PipelineMode::Sequential && self.parameters.io_memory != IoMemory::Contiguous {
+                cut_ports(&mut lowered, self.graph, machine);
+            }
             keeps = keeps && keep_constants(&mut lowered.code, machine);
             if let (true, Some(layers)) = (mode != PipelineMode::Sequential, self.parameters.grouped()) {
                 let layers = if options.group_by_layer { 1 } else { layers };

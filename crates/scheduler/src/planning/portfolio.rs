@@ -457,14 +457,18 @@ mod tests {
             let plan = context.plan(options, &|_| None).expect("room for all");
             let program = plan.program(&context);
             assert_eq!(check(&graph, &program), Ok(()));
-            let image = program.inputs[0].view;
-            let bytes = image.address..image.address + 64 * 64 * 128;
             let loads = program.instructions.iter().filter_map(|each| match &each.work {
                 Work::Transfer(load) if load.direction == Direction::Load => Some(load),
                 _ => None,
             });
-            let space = |load: &Transfer| Space::Ddr(load.ddr_space);
-            let image = loads.filter(|load| space(load) == image.space && bytes.contains(&load.ddr_address));
+            let of_image = |load: &&Transfer| {
+                let space = Space::Ddr(load.ddr_space);
+                let mut parts = program.inputs[0].views();
+                parts.any(|part| {
+                    space == part.space && (part.address..part.address + part.bytes(128)).contains(&load.ddr_address)
+                })
+            };
+            let image = loads.filter(of_image);
             image.map(|load| u64::from(load.bytes) * u64::from(load.counts[0]) * u64::from(load.counts[1])).collect()
         };
         let (usual, early): (Vec<u64>, Vec<u64>) = (loads(false), loads(true));

@@ -6,7 +6,7 @@ use tpuflow_ir::{Descriptor, Machine, Unit, Work, timing};
 
 use crate::virtual_program::addresses::{Addresses, resolve};
 use crate::virtual_program::bank_traffic::Traffic;
-use crate::virtual_program::{Content, VirtualInstruction, VirtualProgram};
+use crate::virtual_program::{VirtualInstruction, VirtualProgram};
 
 /// Cycles and bank traffic of a virtual instruction on its unit.
 #[derive(Clone, Copy, Debug)]
@@ -34,24 +34,19 @@ pub(crate) fn jobs(code: &VirtualProgram, machine: &Machine) -> Vec<UnitWork> {
     let lines = machine.channels() as u64;
     let mut traffic = [0u64; 2];
     let job = |virtual_instruction: &VirtualInstruction| {
-        let mut transfer = |busy: u64, anywhere: bool| {
-            let unit = if anywhere && lines > 1 && traffic[1] < traffic[0] { Unit::Dtl1 } else { Unit::Dtl0 };
+        let mut transfer = |busy: u64| {
+            let unit = if lines > 1 && traffic[1] < traffic[0] { Unit::Dtl1 } else { Unit::Dtl0 };
             traffic[unit.index()] += busy;
             UnitWork { unit, busy, tail: 1 }
         };
         let start = machine.dma.start + machine.dma.latency;
         match &virtual_instruction.work {
-            Work::Transfer(t) => {
-                let constant = virtual_instruction
-                    .load()
-                    .is_some_and(|(_, from)| matches!(code.buffers[from.index()].content, Content::Constant(_)));
-                transfer(start + timing::transfer_cycles(t, machine), constant || machine.ddr_spaces() == 1)
-            }
+            Work::Transfer(t) => transfer(start + timing::transfer_cycles(t, machine)),
             Work::Expand(e) => {
                 let cycles = timing::expand_lead(e, machine) + timing::transfer_cycles(&e.run(), machine);
-                transfer(start + cycles, true)
+                transfer(start + cycles)
             }
-            Work::Lookup(l) => transfer(start + timing::lookup_cycles(l, machine), machine.ddr_spaces() == 1),
+            Work::Lookup(l) => transfer(start + timing::lookup_cycles(l, machine)),
             Work::Matrix(m) => {
                 let slots = match &descriptors[m.descriptor.index()] {
                     Descriptor::Matrix(d) => timing::matrix_slots(m, d, machine),

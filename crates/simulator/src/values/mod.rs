@@ -297,8 +297,7 @@ impl<P: Deref<Target = Program>> Executor<P> {
             let expected = port.shape.iter().product::<usize>();
             check_size(port, (dense.len(), expected), port.dtype.name(), port.dtype.bytes())?;
             let packed = layout::pack(dense, &port.shape, port.dtype, self.memories.word);
-            let bytes = program.input_bytes(number) as usize;
-            self.memories.of_mut(port.view.space).write(port.view.address, &packed[..bytes]);
+            write_input(program, number, &packed, &mut self.memories);
         }
         Ok(())
     }
@@ -313,8 +312,7 @@ impl<P: Deref<Target = Program>> Executor<P> {
         for (number, (port, words)) in program.inputs.iter().zip(inputs).enumerate() {
             let words = words.as_ref();
             check_size(port, (words.len(), port.view.bytes(self.memories.word) as usize), "uint8", 1)?;
-            let bytes = program.input_bytes(number) as usize;
-            self.memories.of_mut(port.view.space).write(port.view.address, &words[..bytes]);
+            write_input(program, number, words, &mut self.memories);
         }
         Ok(())
     }
@@ -405,9 +403,12 @@ impl<P: Deref<Target = Program>> Executor<P> {
     pub(crate) fn output_words(&self) -> Result<Vec<Vec<u8>>, SimError> {
         let word = self.memories.word;
         let words = |(number, port): (usize, &Port)| {
-            let view = &self.program.output_view(number);
-            self.complete(port, view)?;
-            Ok(self.memories.of(view.space).bytes(view.address, view.bytes(word) as usize))
+            let mut words = Vec::new();
+            for view in self.program.output_views(number) {
+                self.complete(port, &view)?;
+                words.extend(self.memories.of(view.space).bytes(view.address, view.bytes(word) as usize));
+            }
+            Ok(words)
         };
         self.program.outputs.iter().enumerate().map(words).collect()
     }
@@ -442,6 +443,17 @@ impl<P: Deref<Target = Program>> Executor<P> {
             first: seen.first,
         };
         self.events.iter().map(event).collect()
+    }
+}
+
+/// Puts the words of an input where its rows lie.
+fn write_input(program: &Program, number: usize, words: &[u8], memories: &mut Memories) {
+    let mut words = &words[..program.input_bytes(number) as usize];
+    for view in program.inputs[number].views() {
+        let own = words.split_at_checked(view.bytes(memories.word) as usize);
+        let (own, rest) = own.unwrap_or((words, &[]));
+        memories.of_mut(view.space).write(view.address, own);
+        words = rest;
     }
 }
 

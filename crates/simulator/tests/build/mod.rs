@@ -175,6 +175,7 @@ pub fn port(machine: &Machine, name: &str, shape: &[usize], dtype: DType, addres
         quant: None,
         source: None,
         view: View::whole(shape, dtype, machine.word(), Space::Ddr(0), address),
+        parts: vec![],
     }
 }
 
