@@ -89,7 +89,9 @@ impl Lowering<'_> {
     /// with the first rows there.
     fn transfers(&self, view: &View, rows: Range<u32>) -> Vec<Range<u32>> {
         let machine = self.context.machine;
-        let cycles = machine.ddr_cycles(view.row_bytes(machine.word()) * u64::from(rows.end - rows.start));
+        // Of some columns of a tensor these alone.
+        let pixel = tpuflow_ir::layout::pixel_bytes(view.payload(), machine.word()) as u64;
+        let cycles = machine.ddr_cycles(u64::from(rows.end - rows.start) * u64::from(view.width) * pixel);
         let step = (rows.end - rows.start).div_ceil(self.transfer_count(cycles) as u32);
         rows.clone().step_by(step as usize).map(|first| first..(first + step).min(rows.end)).collect()
     }

@@ -23,7 +23,7 @@ use crate::virtual_program::{BufferId, Content, Memory, VirtualAddress, VirtualI
 const LEAST: u64 = 4;
 
 /// Parts of a port, at most.
-const MOST: usize = 256;
+const MOST: u64 = 64;
 
 /// Cuts inputs and outputs that take their channel long, but for those of states.
 pub(crate) fn cut_ports(lowered: &mut LoweredNetwork, graph: &Graph, machine: &Machine) {
@@ -52,7 +52,7 @@ pub(crate) fn cut_ports(lowered: &mut LoweredNetwork, graph: &Graph, machine: &M
             continue;
         }
         let Some(unit) = views.iter().map(|view| unit(view, word)).reduce(lowest_common_multiple) else { continue };
-        let cuts = cuts(bytes, unit, transfers, is_long);
+        let cuts = cuts(bytes, unit, transfers, |part| is_long(part) && part * MOST >= bytes);
         if !cuts.is_empty() {
             parts.insert(buffer, cut_buffer(&mut lowered.code, buffer, &cuts));
         }
@@ -116,7 +116,7 @@ fn cuts(bytes: u64, unit: u64, transfers: &[Transfer], is_long: impl Fn(u64) -> 
     let (mut found, mut last, mut reach) = (Vec::new(), 0, 0);
     for Range { start, end } in spans {
         let fits = start.is_multiple_of(unit) && is_long(start - last) && is_long(bytes - start);
-        if reach <= start && fits && found.len() + 1 < MOST {
+        if reach <= start && fits {
             found.push(start);
             last = start;
         }
