@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -168,11 +169,11 @@ FIXTURES = ("plain", "residual", "depthwise", "fire", "squeeze_excite")
 def test_loads_work_and_stores_overlap_and_keep_apart_in_the_cache() -> None:
     """On a machine with a small cache, level 5 loads and stores parts while others are computed."""
     machine = REPOSITORY / "tests" / "end_to_end" / "small.toml"
-    proto = MODELS["residual"]()
-    model = load(proto)
-    graph = lower(model, calibrate(model, samples(proto, 1)))
-    pairs = {}
-    for level in (1, 5):
+    pairs: dict[int, set[tuple[str, str]]] = {1: set(), 5: set()}
+    for name, level in itertools.product(("residual", "upsample", "fire"), (1, 5)):
+        proto = MODELS[name]()
+        model = load(proto)
+        graph = lower(model, calibrate(model, samples(proto, 1)))
         program = compile_graph(graph, machine=machine, level=level)
         assert not _core.check(graph, program)
         text = program.to_text(constants=False)
@@ -181,7 +182,7 @@ def test_loads_work_and_stores_overlap_and_keep_apart_in_the_cache() -> None:
         intervals = simulate(program, values=False, trace=True).intervals
         assert intervals is not None
         work = [each for each in intervals if each["phase"] == "execute"]
-        pairs[level] = {
+        pairs[level] |= {
             (kinds.get(one["instruction"], "compute"), kinds.get(two["instruction"], "compute"))
             for one in work
             for two in work

@@ -22,7 +22,7 @@ from tpuflow.execution.levels import GraphLevel
 from tpuflow.execution.simulation import random_feed
 
 # Little cache before so slow a memory that layers are computed in groups, part by part.
-SMALL = Machine.load("32x32_fpga").replace({"cache.words": 128, "ddr.clock_hz": 5_000_000}, name="small")
+SMALL = Machine.load("32x32_fpga").replace({"cache.words": 96, "ddr.clock_hz": 5_000_000}, name="small")
 
 
 def grouped(batch: int) -> onnx.ModelProto:
