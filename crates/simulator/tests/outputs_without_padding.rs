@@ -1,21 +1,15 @@
 //! Outputs whose pixels would leave much of their words empty lie in DDR pixel behind pixel: fewer cycles, the same values.
 
+use crate::build::asic;
 use crate::common::{Net, machine, tiny, window};
-use crate::trial::{inputs, trial};
+use crate::trial::{inputs, proven, trial};
 use tpuflow_ir::{Graph, Machine, Program};
 use tpuflow_kernels::Values;
-use tpuflow_scheduler::{Options as ScheduleOptions, schedule};
+use tpuflow_scheduler::Options as ScheduleOptions;
 use tpuflow_simulator::{Options, simulate};
 
-fn asic() -> Machine {
-    Machine::preset("128x128_asic").unwrap()
-}
-
 fn compiled(graph: &Graph, machine: &Machine, level: u8) -> Program {
-    let options = ScheduleOptions { level, budget_steps: 10, ..ScheduleOptions::default() };
-    let program = schedule(graph, machine, &options).unwrap();
-    assert_eq!(tpuflow_checker::check(graph, &program), Ok(()));
-    program
+    proven(graph, machine, ScheduleOptions { level, ..ScheduleOptions::default() })
 }
 
 /// An image of some channels made of another.

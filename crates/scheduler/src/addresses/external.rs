@@ -22,7 +22,7 @@ pub(crate) struct External {
 
 /// Which address spaces constants, ports and spilled tensors go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ConstantSplit {
+pub(crate) enum ChannelSplit {
     /// All to the first.
     No,
     /// Each to the one with the least traffic before it.
@@ -103,12 +103,12 @@ fn together(code: &VirtualProgram, addresses: &Addresses, coalescing: &Coalescin
     first
 }
 
-/// Address spaces of buffers (by the first of those that lie together): of any two moments, as much passes through one as
-/// through the other.
+/// The address space of every buffer; buffers that lie together have that of the `first` of them. Each goes to the space that has
+/// had the least traffic when it is first used, so that at any time all channels have about the same to do.
 fn spaces(
     code: &VirtualProgram,
     machine: &Machine,
-    split: ConstantSplit,
+    split: ChannelSplit,
     first: &[BufferId],
     in_first_space: &BTreeSet<BufferId>,
 ) -> Vec<usize> {
@@ -123,17 +123,17 @@ fn spaces(
                 continue;
             }
             let space = match split {
-                ConstantSplit::No => 0,
+                ChannelSplit::No => 0,
                 _ if in_first_space.contains(&buffer) => 0,
                 _ => *found[first[buffer.index()].index()]
                     .get_or_insert_with(|| (0..count).min_by_key(|&s| load[s]).unwrap_or(0)),
             };
             load[space] +=
-                if split == ConstantSplit::Backward { cycles(instruction, machine) } else { traffic(instruction) };
+                if split == ChannelSplit::Backward { cycles(instruction, machine) } else { traffic(instruction) };
         }
     };
     match split {
-        ConstantSplit::Backward => code.instructions.iter().rev().for_each(&mut visit),
+        ChannelSplit::Backward => code.instructions.iter().rev().for_each(&mut visit),
         _ => code.instructions.iter().for_each(&mut visit),
     }
     found.into_iter().map(|space| space.unwrap_or(0)).collect()
@@ -147,7 +147,7 @@ fn spaces(
 pub(crate) fn external(
     code: &VirtualProgram,
     machine: &Machine,
-    split: ConstantSplit,
+    split: ChannelSplit,
     coalescing: &CoalescingLimits,
     ports: &Ports<'_>,
     addresses: &mut Addresses,

@@ -9,7 +9,7 @@ use super::coalescing::coalesce;
 use super::cost_model::CostModel;
 use super::tokens::TokenTracker;
 use super::{LinePolicy, TransferOptions};
-use crate::addresses::external::{CoalescingLimits, ConstantSplit, External, Ports, external};
+use crate::addresses::external::{ChannelSplit, CoalescingLimits, External, Ports, external};
 use crate::context::PlanningContext;
 use crate::error::ScheduleError;
 use crate::memory_space::LoweredNetwork;
@@ -40,7 +40,7 @@ impl Layout {
         options: &TransferOptions,
     ) -> Result<Self, ScheduleError> {
         let (machine, code) = (context.machine, &lowered.code);
-        let split = constant_split(context, parallel, options.backward);
+        let split = channel_split(context, parallel, options.backward);
         let limits = &options.coalescing;
         let states = lowered.states(context.graph, machine.word());
         let ports = Ports {
@@ -69,13 +69,13 @@ impl Layout {
     }
 }
 
-/// Which constants lie in which address space: shared out over all where these balance each other, else all in the first.
-fn constant_split(context: &PlanningContext, parallel: bool, backward: bool) -> ConstantSplit {
+/// How buffers are shared out to address spaces: over all where these balance each other, else all go to the first.
+fn channel_split(context: &PlanningContext, parallel: bool, backward: bool) -> ChannelSplit {
     let balanced = context.parameters.ram_io_balancing == Balancing::Mirror;
     match (balanced && (parallel || !context.parameters.parallel()), backward) {
-        (false, _) => ConstantSplit::No,
-        (true, false) => ConstantSplit::Forward,
-        (true, true) => ConstantSplit::Backward,
+        (false, _) => ChannelSplit::No,
+        (true, false) => ChannelSplit::Forward,
+        (true, true) => ChannelSplit::Backward,
     }
 }
 

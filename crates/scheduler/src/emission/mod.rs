@@ -43,7 +43,7 @@ pub(crate) enum LinePolicy {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TransferOptions {
     pub lines: LinePolicy,
-    /// Constants are shared out from the last one on, so that channels end together.
+    /// Buffers are shared out to the channels from the last one used on, so that channels end together.
     pub backward: bool,
     /// Which loads are coalesced.
     pub coalescing: CoalescingLimits,

@@ -13,7 +13,7 @@ mod pool;
 mod ports;
 mod reduce;
 mod staging;
-mod vector;
+pub(crate) mod vector;
 
 use crate::context::PlanningContext;
 use crate::network::stages::stages;

@@ -385,6 +385,6 @@ pub(super) fn float(function: FloatFunction, finish: &Finish) -> VectorOp {
     VectorOp::Float { function, output: finish.into() }
 }
 
-fn gcd(a: usize, b: usize) -> usize {
+pub(crate) fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }

@@ -17,6 +17,7 @@ use tpuflow_ir::isa::Transfer;
 use tpuflow_ir::{Graph, Machine, View, Work};
 
 use super::LoweredNetwork;
+use crate::lowering::vector::gcd;
 use crate::virtual_program::{BufferId, Content, Memory, VirtualAddress, VirtualInstruction, VirtualProgram};
 
 /// A part takes its channel at least as long as so many start-ups of a transfer.
@@ -95,11 +96,7 @@ fn unit(view: &View, word: usize) -> u64 {
 }
 
 fn lowest_common_multiple(a: u64, b: u64) -> u64 {
-    let (mut one, mut other) = (a, b);
-    while other > 0 {
-        (one, other) = (other, one % other);
-    }
-    a / one.max(1) * b
+    a / (gcd(a as usize, b as usize) as u64).max(1) * b
 }
 
 /// The bytes of a buffer that a transfer touches, in its order.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tpuflow_ir::{DType, Graph, Machine};
+use tpuflow_ir::{DType, Graph, Machine, Program};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::{Options as ScheduleOptions, schedule};
 use tpuflow_simulator::{ArrayModel, Interpreter, Keep, Options, simulate};
@@ -39,6 +39,13 @@ fn any_float(dtype: DType, random: &mut Random) -> Vec<u8> {
 
 /// Steps of the search of level 5: fewer than by default, whose programs are made of the same pieces.
 pub const STEPS: u64 = 20;
+
+/// The program of a graph by few steps of search, once it has been proven.
+pub fn proven(graph: &Graph, machine: &Machine, options: ScheduleOptions) -> Program {
+    let program = schedule(graph, machine, &ScheduleOptions { budget_steps: 10, ..options }).unwrap();
+    assert_eq!(tpuflow_checker::check(graph, &program), Ok(()));
+    program
+}
 
 /// What goes wrong with a graph on a machine, if anything.
 pub fn trial(graph: &Graph, machine: &Machine, level: u8, seed: u64, options: &Options) -> Result<(), String> {
