@@ -14,6 +14,7 @@ import tpuflow
 from frontend.decoders import decoder
 from frontend.graphs import Node, array, graph, normalized, operators
 from tpuflow.frontend import FloatModel, FloatSession, specialize
+from tpuflow.lowering.int16_values import int16_values
 
 POSITIONS = 12
 
@@ -121,6 +122,40 @@ def test_half_rotations_need_no_negation(*, swapped: bool) -> None:
     nodes = [*HALVES, ("Concat", "n b", "r", {"axis": -1}), ("Mul", "s r" if swapped else "r s", "y")]
     proto, loaded = rotated(nodes, shape=shape, width=8)
     assert not {"Neg", "Concat", "Sin"} & set(operators(loaded))
+    compared(proto, loaded, shape)
+
+
+@pytest.mark.parametrize(("width", "products"), [(128, 2), (256, 2), (126, 1), (64, 1)])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_wide_halves_are_multiplied_where_they_lie(width: int, products: int, *, swapped: bool) -> None:
+    """A half of 64 channels of 16 bits is a word of the cache; narrower ones are moved."""
+    shape = [1, 3, 2, width]
+    nodes = [*HALVES, ("Concat", "n b", "r", {"axis": -1}), ("Mul", "s r" if swapped else "r s", "y")]
+    proto, loaded = rotated(nodes, shape=shape, width=width)
+    found = operators(loaded)
+    assert (found["Neg"], found["Mul"], found["Concat"]) == (0, products, products - 1)
+    compared(proto, loaded, shape)
+
+
+def test_products_of_halves_have_sixteen_bits_as_one_product_has() -> None:
+    nodes = [*HALVES, ("Concat", "n b", "r", {"axis": -1}), ("Mul", "r s", "y")]
+    _, loaded = rotated(nodes, shape=[1, 3, 2, 128], width=128)
+    wide = int16_values(loaded.model.graph, norms=True, softmax=True)
+    made = [node for node in loaded.model.graph if node.op_type in {"Mul", "Concat"}]
+    assert [node.op_type for node in made] == ["Mul", "Mul", "Concat"]
+    assert all(node.outputs[0] in wide for node in made)
+
+
+def test_halves_that_others_read_are_exchanged_once() -> None:
+    shape = [1, 3, 2, 128]
+    nodes: list[Node] = [
+        *HALVES,
+        ("Concat", "c b", "r", {"axis": -1}),
+        ("Mul", "r s", "m"),
+        ("Add", "m r", "y"),
+    ]
+    proto, loaded = rotated(nodes, shape=shape, width=128)
+    assert operators(loaded)["Mul"] == 1
     compared(proto, loaded, shape)
 
 

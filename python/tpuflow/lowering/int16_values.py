@@ -87,9 +87,10 @@ def int16_values(nodes: Iterable[ir.Node], *, norms: bool, softmax: bool) -> fro
 
 
 def _rotary_values(nodes: Iterable[ir.Node]) -> set[ir.Value]:
-    """Values multiplied by rows of a table of positions, these rows, and the products."""
+    """Values multiplied by rows of a table of positions, these rows, and the products, also joined."""
     rows: set[ir.Value] = set()
-    products = []
+    operands: list[ir.Value | None] = []
+    products: set[ir.Value] = set()
     for node in nodes:
         if (
             node.op_type == "Gather"
@@ -99,9 +100,11 @@ def _rotary_values(nodes: Iterable[ir.Node]) -> set[ir.Value]:
         ) or (node.op_type in MOVES and any(value in rows for value in node.inputs)):
             rows.update(node.outputs)
         elif node.op_type == "Mul" and any(value in rows for value in node.inputs):
-            products.append(node)
-    operands = [value for node in products for value in node.inputs]
-    return _transitive_sources(operands, MOVES | {"Neg"}) | {node.outputs[0] for node in products}
+            operands += node.inputs
+            products.update(node.outputs)
+        elif node.op_type == "Concat" and all(value in products for value in node.inputs):
+            products.update(node.outputs)
+    return _transitive_sources(operands, MOVES | {"Neg"}) | products
 
 
 def head_values(nodes: Iterable[ir.Node]) -> frozenset[ir.Value]:

@@ -3,6 +3,10 @@
     Concat(-b, a) * s                     ->  Concat(b, a) * (s * [-1 ..., 1 ...])
     Concat(x[half:], x[:half])            ->  the two halves of x in reverse order, which is a view
     Stack(x[1::2], x[::2])                ->  pairs of x in reverse order, likewise
+    (halves of x in reverse order) * s    ->  Concat(x[half:] * s[:half], x[:half] * s[half:])
+
+The last is for halves that are words of the machine's memory: each is then read where it lies, and nothing is
+moved in front of the product.
 
 `s` is constant or a function of positions alone, so that the signs go into its elements or, by `tables`,
 into its rows: what is rotated needs no negation of its own. Of nothing else are signs moved, as they would
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RULES"]
 
+WIDE = 64
+"""Channels from which on a half is a word of the cache, of 16-bit elements as rotated values have."""
 MOST_SIGNS = 1 << 22
 """Elements of a tensor whose signs are followed through a change of shape."""
 
@@ -145,10 +151,48 @@ def exchange_halves(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return in_reverse(first[0], axis, emit) if exchanged else None
 
 
+def product_by_halves(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Multiplies wide halves in reverse order one by one, so that neither is moved."""
+    shape = shape_of(node.outputs[0])
+    if not shape or shape[-1] < 2 * WIDE or shape[-1] % 2:
+        return None
+    half, axis = shape[-1] // 2, len(shape) - 1
+    for place in range(2):
+        x, factor = _unreversed(node.inputs[place]), node.inputs[1 - place]
+        if x is None or factor is None or shape_of(x) != shape or (shape_of(factor) or (0,))[-1] != shape[-1]:
+            continue
+        halves = [range(half), range(half, 2 * half)]
+        rank = len(shape_of(factor) or ())
+        parts = [
+            emit(
+                "Mul",
+                emit.slice(x, axis, theirs, "half"),
+                emit.slice(factor, rank - 1, own, "factor"),
+                label="product",
+            )
+            for own, theirs in zip(halves, reversed(halves), strict=True)
+        ]
+        return emit("Concat", *parts, attributes={"axis": axis}, label="products")
+    return None
+
+
+def _unreversed(value: ir.Value | None) -> ir.Value | None:
+    """What a value is with the halves of its last axis exchanged, where nothing else reads it so."""
+    shape, joined = shape_of(value), produced_by(value, "Reshape")
+    exchanged = None if joined is None else produced_by(joined.inputs[0], "Slice")
+    halves = None if exchanged is None else produced_by(exchanged.inputs[0], "Reshape")
+    if value is None or not shape or exchanged is None or halves is None or not sole_user(value):
+        return None
+    pairs = (*shape[:-1], 2, shape[-1] // 2)
+    is_exchanged = _slice_of(exchanged, len(shape) - 1) == (exchanged.inputs[0], range(1, -1, -1))
+    x = halves.inputs[0]
+    return x if is_exchanged and shape_of(halves.outputs[0]) == pairs and shape_of(x) == shape else None
+
+
 def _slice_of(node: ir.Node, along: int) -> tuple[ir.Value, range] | None:
     """Operand and indices of a Slice along one axis."""
     found = sliced(node)
     return None if found is None or found[1] != along else (found[0], found[2])
 
 
-RULES: Rules = {"Mul": [signs_in_table], "Concat": [exchange_halves, exchange_pairs]}
+RULES: Rules = {"Mul": [signs_in_table, product_by_halves], "Concat": [exchange_halves, exchange_pairs]}
