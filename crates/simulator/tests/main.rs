@@ -10,6 +10,7 @@ mod build;
 mod common;
 mod external_memory;
 mod generality;
+mod grouped_queries;
 mod hazards;
 mod laws;
 mod networks;

@@ -111,13 +111,17 @@ impl Lowering<'_> {
             let right = computed.then(|| self.operand(linear.right));
             return vec![(linear, views, right)];
         }
-        let matrices = 0..linear.leads;
+        let [input, output, right] = tensors;
+        let [mine, theirs] = [input, output].map(|tensor| self.context.placement.stretches(tensor));
+        // Either is one, as a rule.
+        let parts = if mine.is_multiple_of(theirs) { mine } else { mine * theirs };
         let single = Linear { leads: 1, ..linear };
-        let matrix = |index: u32| {
-            let [input, output, right] = tensors.map(|tensor| self.matrix_of(tensor, index));
-            (single.clone(), [input, output], Some(right))
+        let pieces = (0..linear.leads).flat_map(|index| (0..parts).map(move |part| (index, part)));
+        let piece = |(index, part): (u32, u32)| {
+            let rows = [input, output].map(|tensor| self.matrix_of(tensor, index, [part, parts]));
+            (single.clone(), rows, Some(self.matrix_of(right, index, [0, 1])))
         };
-        matrices.map(matrix).collect()
+        pieces.map(piece).collect()
     }
 
     /// A convolution along one axis whose lines are too long: stretches of each line, as convolutions of their own with what

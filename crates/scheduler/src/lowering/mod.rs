@@ -165,11 +165,11 @@ impl<'a> Lowering<'a> {
         self.context.placement.view(&self.context.network, tensor, space, address)
     }
 
-    /// A matrix of a stack where it lives; the only one of a single one.
-    fn matrix_of(&mut self, tensor: TensorId, index: u32) -> View {
-        let (space, address) = self.storage(tensor);
+    /// A part of a matrix of a stack where it lives, of so many; the only matrix of a single one.
+    fn matrix_of(&mut self, tensor: TensorId, index: u32, part: [u32; 2]) -> View {
+        let storage = self.storage(tensor);
         let last = image(&self.context.network.tensor(tensor).shape).0.saturating_sub(1) as u32;
-        self.context.placement.matrix(&self.context.network, tensor, index.min(last), space, address)
+        self.context.placement.matrix(&self.context.network, tensor, index.min(last), part, storage)
     }
 
     /// Where a tensor's root begins.

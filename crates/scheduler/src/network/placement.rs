@@ -21,11 +21,12 @@
 //! its pixels at once: the concatenation would move them once more.
 
 mod concatenation;
+mod stacks;
 
-use tpuflow_ir::layout::image;
 use tpuflow_ir::{Graph, Machine, Op, Space, TensorId, View};
 
 use crate::network::{Linear, Network, Step, is_depthwise};
+pub(crate) use stacks::MatricesSideBySide;
 
 /// Cycles of the pooling unit that are worth one of the elementwise unit.
 const COPIED_FOR: u64 = 4;
@@ -45,15 +46,6 @@ pub(crate) struct Place {
     pub beside: Option<MatricesSideBySide>,
 }
 
-/// Matrices side by side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MatricesSideBySide {
-    /// How many are in a row.
-    pub count: u32,
-    /// Bytes from the channels of one to those of the next.
-    pub step: u32,
-}
-
 /// The place of every tensor.
 #[derive(Clone, Debug)]
 pub(crate) struct Placement {
@@ -63,6 +55,8 @@ pub(crate) struct Placement {
     /// By tensor: the concatenation it is produced into.
     absorbed: Vec<Option<TensorId>>,
     word: usize,
+    /// Rows of the array.
+    array_rows: usize,
 }
 
 impl Placement {
@@ -76,11 +70,15 @@ impl Placement {
         };
         let places = network.tensors.iter().enumerate().map(own).collect();
         let absorbed = vec![None; network.tensors.len()];
-        let mut placement = Self { places, free: vec![false; network.steps.len()], absorbed, word };
+        let array_rows = machine.array.rows as usize;
+        let mut placement = Self { places, free: vec![false; network.steps.len()], absorbed, word, array_rows };
         for (index, step) in network.steps.iter().enumerate().rev() {
             match &step.op {
                 Op::Concat { .. } => placement.concat(network, inputs, step, machine),
-                Op::Rearrange { .. } => placement.reshaped(network, inputs, index, machine),
+                Op::Rearrange { .. } => {
+                    placement.reshaped(network, inputs, index, machine);
+                    placement.joined_stacks(network, &graph.outputs, index);
+                }
                 _ => {}
             }
         }
@@ -133,27 +131,6 @@ impl Placement {
         }
     }
 
-    /// Matrix `index` of a stack, that is a row of its image, as a view of storage at `address`.
-    pub fn matrix(&self, network: &Network, tensor: TensorId, index: u32, space: Space, address: u64) -> View {
-        let (place, own) = (self.of(tensor), natural(network, tensor, self.word));
-        let (row, shift) = match place.beside {
-            Some(MatricesSideBySide { count, step }) => (index / count, index % count * step),
-            None => (index, 0),
-        };
-        let line = View { pixel_bytes: place.pixel_bytes, ..own }.row_bytes(self.word);
-        View {
-            space,
-            address: address + place.offset + u64::from(row) * line,
-            rows: 1,
-            height: 1,
-            stored_rows: 1,
-            pixel_bytes: place.pixel_bytes,
-            channel_offset: place.channel_offset + shift,
-            origin: [index * own.width, 0],
-            ..own
-        }
-    }
-
     /// Bytes of a root's storage.
     pub fn bytes(&self, network: &Network, root: TensorId) -> u64 {
         natural(network, root, self.word).bytes(self.word)
@@ -185,82 +162,6 @@ impl Placement {
         let taps = u64::from(window.kernel[0] * window.kernel[1]).div_ceil(machine.pdp.taps.into());
         let more = there.saturating_sub(own.pixel_bytes.into());
         place.pixel_bytes > own.pixel_bytes && more * taps > COPIED_FOR * there
-    }
-
-    /// Leaves the matrices of a stack side by side where step `index` would copy them apart, from pixels of its operand, or
-    /// together, into pixels of its result.
-    fn stack(&mut self, network: &Network, outputs: &[TensorId], index: usize) {
-        let step = &network.steps[index];
-        let Op::Rearrange { input, dims, strides, offset } = &step.op else { return };
-        let loops = coalesced(dims, strides);
-        let found = self.apart(network, *input, step.output, &loops, *offset).or_else(|| {
-            let together = *offset == 0 && self.of(*input).root == *input;
-            self.together(network, *input, step.output, &loops).filter(|_| together)
-        });
-        if let Some((stack, place)) = found
-            && self.absorbed[stack.index()].is_none()
-            && !outputs.contains(&stack)
-            && is_for_products(network, stack, index)
-        {
-            self.places[stack.index()] = place;
-            self.free[index] = true;
-        }
-    }
-
-    /// The result as a stack in the pixels of the operand.
-    fn apart(
-        &self,
-        network: &Network,
-        wide: TensorId,
-        stack: TensorId,
-        loops: &[(i64, i64)],
-        offset: i64,
-    ) -> Option<(TensorId, Place)> {
-        let (from, to) = (natural(network, wide, self.word), natural(network, stack, self.word));
-        let count = matrices(&from, &to)?;
-        let channels = i64::from(from.channels);
-        let walks = |step: i64| {
-            let image = i64::from(from.width) * channels;
-            let all = [(from.rows, image), (count, step), (to.width, channels), (to.channels, 1)];
-            let (dims, strides): (Vec<u32>, Vec<i64>) = all.into_iter().unzip();
-            coalesced(&dims, &strides) == loops
-        };
-        let step = loops.iter().map(|&(_, step)| step).find(|&step| (1..channels).contains(&step) && walks(step))?;
-        if offset < 0 || offset + i64::from(count - 1) * step + i64::from(to.channels) > channels {
-            return None;
-        }
-        let size = from.dtype.bytes() as i64;
-        let place =
-            self.beside(wide, MatricesSideBySide { count, step: (step * size) as u32 }, (offset * size) as u32, &to)?;
-        Some((stack, place))
-    }
-
-    /// The operand as a stack in the pixels of the result.
-    fn together(
-        &self,
-        network: &Network,
-        stack: TensorId,
-        wide: TensorId,
-        loops: &[(i64, i64)],
-    ) -> Option<(TensorId, Place)> {
-        let (from, to) = (natural(network, stack, self.word), natural(network, wide, self.word));
-        let count = matrices(&to, &from)?;
-        let depth = i64::from(from.channels);
-        let matrix = i64::from(from.width) * depth;
-        let all = [(to.rows, i64::from(count) * matrix), (from.width, depth), (count, matrix), (from.channels, 1)];
-        let (dims, strides): (Vec<u32>, Vec<i64>) = all.into_iter().unzip();
-        let is_made = || network.producer(stack).is_some();
-        let place = self.beside(wide, MatricesSideBySide { count, step: from.payload() as u32 }, 0, &from)?;
-        (coalesced(&dims, &strides) == loops && is_made()).then_some((stack, place))
-    }
-
-    /// Matrices like `matrix` in the pixels of `wide` from byte `first` on, if each begins on a word or stays inside one.
-    fn beside(&self, wide: TensorId, beside: MatricesSideBySide, first: u32, matrix: &View) -> Option<Place> {
-        let host = self.of(wide);
-        let channel_offset = host.channel_offset + first;
-        let starts = (0..beside.count).map(|index| channel_offset + index * beside.step);
-        let fits = starts.into_iter().all(|start| self.fits_channels(start as usize, matrix.payload()));
-        (fits && host.beside.is_none()).then_some(Place { channel_offset, beside: Some(beside), ..host })
     }
 
     fn fits_channels(&self, offset: usize, payload: usize) -> bool {
@@ -322,8 +223,11 @@ impl Placement {
             _ => false,
         };
         let place = host.channel_offset as usize + (offset as u64 * size) as usize;
+        // Pixels that fill words may be counted in other rows.
+        let same_pixels = u64::from(to.rows) * u64::from(to.width) == pixels as u64
+            && [&from, &to].iter().all(|view| view.rows == 1 || (u64::from(view.width) * pixel).is_multiple_of(word));
         if channel_range
-            && (to.rows, to.width) == (from.rows, from.width)
+            && ((to.rows, to.width) == (from.rows, from.width) || same_pixels)
             && offset + count <= channels
             && self.fits_channels(place, to.payload())
         {
@@ -331,25 +235,6 @@ impl Placement {
         }
         None
     }
-}
-
-/// How many matrices of a stack the pixels of `wide` would hold side by side; `None` where it is no stack of such.
-fn matrices(wide: &View, stack: &View) -> Option<u32> {
-    let count = stack.rows.checked_div(wide.rows)?;
-    let alike = wide.width == stack.width && wide.dtype == stack.dtype && wide.rows * count == stack.rows;
-    (alike && count > 1).then_some(count)
-}
-
-/// Whether every step but one that touches a stack multiplies stacks of matrices, both of them computed.
-fn is_for_products(network: &Network, stack: TensorId, but: usize) -> bool {
-    let rows = image(&network.tensor(stack).shape).0;
-    let touching = network.producer(stack).into_iter().chain(network.readers(stack));
-    touching.filter(|step| step.output != network.steps[but].output).all(|step| {
-        let Op::MatMul { a, b, .. } = &step.op else { return false };
-        let computed = !network.is_constant(*a) && !network.is_constant(*b);
-        let leads = Linear::of(&step.op, network).map_or(1, |linear| linear.leads as usize);
-        computed && leads > 1 && leads == rows
-    })
 }
 
 /// Whether an operator's unit can write its result anywhere a view describes.
