@@ -35,6 +35,9 @@ const LEAST: u64 = 128;
 const LEAST_WITH_HALO: u64 = 512;
 const HALO: u64 = 4;
 
+/// Share of the cache, as a fraction.
+const SPLIT_SHARE: (i64, i64) = (4, 5);
+
 /// Bytes of a buffer that a virtual instruction reads or writes.
 struct BufferAccess {
     virtual_instruction: usize,
@@ -63,8 +66,8 @@ impl SubBuffer {
     }
 }
 
-/// By buffer, whether what is computed takes no more than half of the cache while it is in use: pieces lie in many banks, and a
-/// cache that is nearly full has better use for stretches without holes.
+/// By buffer, whether what is computed takes no more than [`SPLIT_SHARE`] of the cache while it is in use: pieces lie in many banks, and
+/// a cache that is nearly full has better use for stretches without holes.
 pub(crate) fn with_space(code: &VirtualProgram, machine: &Machine) -> Vec<bool> {
     let loaded = code.loaded_alone();
     let live_ranges = lifetimes(code);
@@ -79,7 +82,9 @@ pub(crate) fn with_space(code: &VirtualProgram, machine: &Machine) -> Vec<bool> 
     let (mut bytes, mut full) = (0, vec![0u32]);
     for change in changes {
         bytes += change;
-        full.push(full[full.len() - 1] + u32::from(2 * bytes > machine.cache_bytes() as i64));
+        full.push(
+            full[full.len() - 1] + u32::from(SPLIT_SHARE.1 * bytes > SPLIT_SHARE.0 * machine.cache_bytes() as i64),
+        );
     }
     let is_free = |life: &Option<(InstructionId, InstructionId)>| {
         let Some((first, last)) = life else { return false };
@@ -133,6 +138,10 @@ fn buffer_accesses(code: &VirtualProgram, machine: &Machine) -> BTreeMap<BufferI
     let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
     let mut found: BTreeMap<BufferId, Vec<BufferAccess>> = BTreeMap::new();
     let mut fixed = vec![false; code.buffers.len()];
+    let mut loaded = vec![false; code.buffers.len()];
+    for (to, _) in code.instructions.iter().filter_map(VirtualInstruction::load) {
+        loaded[to.index()] = true;
+    }
     for (index, virtual_instruction) in code.instructions.iter().enumerate() {
         let accesses = accesses(
             &resolve(virtual_instruction, virtual_instruction.unit(&descriptors, machine), &apart),
@@ -157,9 +166,10 @@ fn buffer_accesses(code: &VirtualProgram, machine: &Machine) -> BTreeMap<BufferI
                 _ => fixed[buffer.index()] = true,
             }
         }
-        // Weights are no view.
+        // Weights that are loaded stay together, as do their planes.
         if let Work::Matrix(m) = &virtual_instruction.work {
-            fixed[VirtualAddress::of_field(m.weights.address).buffer.index()] = true;
+            let weights = VirtualAddress::of_field(m.weights.address).buffer.index();
+            fixed[weights] |= loaded[weights] || m.weights.plane_bytes > 0;
         }
     }
     found.retain(|buffer, _| !fixed[buffer.index()]);
@@ -329,7 +339,13 @@ fn moved(virtual_instruction: &mut VirtualInstruction, buffer: BufferId, piece: 
         // What is loaded is never cut.
         Work::Expand(_) => {}
         Work::Lookup(l) => [&mut l.indices, &mut l.output].into_iter().for_each(put),
-        Work::Matrix(m) => [&mut m.input, &mut m.output].into_iter().for_each(put),
+        Work::Matrix(m) => {
+            [&mut m.input, &mut m.output].into_iter().for_each(put);
+            let VirtualAddress { buffer: own, offset: at } = VirtualAddress::of_field(m.weights.address);
+            if own == buffer {
+                m.weights.address = piece.buffer.at(at - piece.all().start);
+            }
+        }
         Work::Pool(p) => [&mut p.input, &mut p.output].into_iter().for_each(put),
         Work::Vector(v) => v.inputs.iter_mut().chain([&mut v.output]).for_each(put),
     }
