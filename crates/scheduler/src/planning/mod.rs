@@ -1,5 +1,6 @@
 //! Puts the parts together: one plan, one program.
 
+mod bank_conflicts;
 pub(crate) mod fallback;
 mod local_search;
 pub mod phases;

@@ -3,6 +3,7 @@
 use rayon::prelude::*;
 use tpuflow_ir::{Graph, Machine, Program, Tiling, layout};
 
+use super::bank_conflicts::separate_banks;
 use super::local_search::improve_order;
 use super::stage_search::search_stage_granularities;
 use super::transfer_length::lengthen_transfers;
@@ -158,7 +159,10 @@ fn shortest(context: &PlanningContext, mut finalists: Vec<Plan>, timing: Timing)
     let least = finalists.iter().map(cycles).min().unwrap_or_default();
     finalists.retain(|plan| cycles(plan) - least <= least / SMALL);
     let count = finalists.len();
-    fastest(finalists.into_iter().map(|plan| Ok(improve_order(context, plan, count, timing))))
+    fastest(finalists.into_iter().map(|plan| {
+        let plan = separate_banks(context, plan, timing);
+        Ok(improve_order(context, plan, count, timing))
+    }))
 }
 
 /// Plans worth a local search, at least one.

@@ -60,6 +60,22 @@ impl Traffic {
         traffic
     }
 
+    /// The same with the words of a transfer.
+    pub fn with_transfers(mut self, touched: &Accesses, machine: &Machine) -> Self {
+        if self.cycles == 0 {
+            let word = u64::from(machine.cache.word_bytes);
+            for stretch in touched.reads.iter().chain(&touched.writes).filter(|stretch| stretch.space == Space::Cache) {
+                self.add(stretch, (stretch.end - stretch.start).div_ceil(word), machine);
+            }
+        }
+        self
+    }
+
+    /// Banks, and the words moved from and to each.
+    pub fn banks(&self) -> &[(BankId, u64)] {
+        &self.banks
+    }
+
     fn add(&mut self, stretch: &Stretch, words: u64, machine: &Machine) {
         let bank = u64::from(machine.cache.words) * u64::from(machine.cache.word_bytes);
         let length = (stretch.end - stretch.start).max(1);
