@@ -214,10 +214,11 @@ const SMALL: u64 = 50;
 /// Cycles at least of graphs of which few plans are made.
 const HUGE: u64 = 16_000_000;
 
-/// Modes for these: the one that is made quickest, and the one that is the fastest most often.
-const HUGE_MODES: [PipelineMode; 2] = [
+/// Modes for these: the one that is made quickest, and those that are the fastest most often.
+const HUGE_MODES: [PipelineMode; 3] = [
     LAYER_BY_LAYER[0].mode,
     PipelineMode::Interleaved { granularities: StageGranularities::even(TileGranularity::Fine) },
+    PipelineMode::Interleaved { granularities: StageGranularities::even(TileGranularity::Finest(2)) },
 ];
 
 /// The plan that is made quickest.
