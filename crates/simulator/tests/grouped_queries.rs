@@ -123,6 +123,27 @@ fn grouped_queries_keep_every_bit_wherever_they_lie() {
     }
 }
 
+/// Tokens that are pixels of an image: rows of 7 pixels of 64 bytes end inside a word, those of 8 do not.
+#[test]
+fn heads_of_the_pixels_of_an_image_keep_every_bit() {
+    let machine = Machine::preset("128x128_asic").unwrap();
+    for (side, is_moved) in [(7, true), (8, false)] {
+        let mut net = Net::new(side as u64);
+        let x = net.input(&[1, side, side, 24]);
+        let joint = net.matmul(x, 64);
+        let tokens = side * side;
+        let queries = moved(&mut net, joint, &[1, 2, tokens, 32], &[(2, 32), (tokens, 64), (32, 1)], 0);
+        let cache = net.input(&[1, 2, 32, 40]);
+        let y = net.product(queries, cache);
+        let graph = net.finish(&[y]);
+        for level in [1, 5] {
+            let program = proven(&graph, &machine, ScheduleOptions { level, ..ScheduleOptions::default() });
+            assert_eq!((program.fallback.as_deref(), moves(&program) > 0), (None, is_moved), "{side} x {side}");
+            compared(&graph, &program, 3);
+        }
+    }
+}
+
 /// Where each head's queries fill tiles of the array, nothing is moved in front of the products or behind them.
 #[test]
 fn queries_that_fill_tiles_stay_where_they_are() {

@@ -165,7 +165,7 @@ impl Placement {
                     return None;
                 }
                 let size = from.dtype.bytes() as i64;
-                let host = self.in_pixels(wide, &from, (pixel * size) as u32)?;
+                let host = self.in_pixels(wide, &from, images, (pixel * size) as u32)?;
                 let shift = at as u64 * u64::from(host.pixel_bytes);
                 let beside =
                     MatricesSideBySide { count: count as u32, stretches: stretches as u32, step: (step * size) as u32 };
@@ -197,19 +197,19 @@ impl Placement {
         stretches == 1 || (stack.width.is_multiple_of(stretches) && fills)
     }
 
-    /// Where a tensor lies, seen in pixels of so many bytes: its own, or others where its own leave nothing free.
-    fn in_pixels(&self, tensor: TensorId, own: &View, pixel_bytes: u32) -> Option<Place> {
+    /// Where a tensor lies, seen as so many images of one row whose pixels have so many bytes: its own pixels where nothing lies
+    /// between rows that are joined, or others where its own leave nothing free either.
+    fn in_pixels(&self, tensor: TensorId, own: &View, images: u32, pixel_bytes: u32) -> Option<Place> {
         let host = self.of(tensor);
+        let row = u64::from(own.width) * u64::from(host.pixel_bytes);
+        let is_dense = own.rows == images || row.is_multiple_of(self.word as u64);
         if own.payload() == pixel_bytes as usize {
-            return Some(host);
+            return is_dense.then_some(host);
         }
-        let row = u64::from(own.width) * u64::from(own.pixel_bytes);
-        let is_full = own.payload() == own.pixel_bytes as usize
-            && host.pixel_bytes == own.pixel_bytes
-            && (own.rows == 1 || row.is_multiple_of(self.word as u64));
+        let is_full = own.payload() == own.pixel_bytes as usize && host.pixel_bytes == own.pixel_bytes;
         let total = row * u64::from(own.rows);
         let fits = pixel_bytes.is_multiple_of(self.word as u32) && total.is_multiple_of(u64::from(pixel_bytes));
-        (is_full && fits).then_some(Place { pixel_bytes, ..host })
+        (is_dense && is_full && fits).then_some(Place { pixel_bytes, ..host })
     }
 
     /// Ranges of channels like those of `matrix` in the pixels at `host` from byte `first` on, if each begins on a word or stays
