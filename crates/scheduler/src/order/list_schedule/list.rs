@@ -123,7 +123,9 @@ impl<'a> PartialSchedule<'a> {
         // The lane that can decide first.
         while let Some((time, at)) = self.lanes.iter().enumerate().filter_map(|(i, l)| Some((l.decision()?, i))).min() {
             self.lanes[at].open_ready(time, self.keys, &self.memory);
-            let is_near = |&(_, instruction): &Entry| self.group.has(self.scheduler.layer(instruction));
+            let is_near = |&(_, instruction): &Entry| {
+                self.scheduler.is_early_load[instruction.index()] || self.group.has(self.scheduler.layer(instruction))
+            };
             let found = if self.weighs_bank_conflicts() {
                 let lost = |instruction| self.scheduler.met(&self.lanes, instruction, time).iter().sum::<u64>();
                 let choices = self.lanes[at].first(is_near, CHOICES, &self.memory);

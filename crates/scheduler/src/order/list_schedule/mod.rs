@@ -22,7 +22,7 @@ use crate::virtual_program::addresses::Addresses;
 use crate::virtual_program::bank_traffic::Traffic;
 use crate::virtual_program::dependence::Dependences;
 use crate::virtual_program::unit_work::{UnitWork, jobs, traffic};
-use crate::virtual_program::{BufferId, Content, Memory, VirtualProgram};
+use crate::virtual_program::{Buffer, BufferId, Content, Memory, VirtualInstruction, VirtualProgram};
 
 /// Times a schedule and its mirror image improve each other.
 const ROUNDS: u32 = 8;
@@ -44,6 +44,8 @@ pub(crate) struct ListScheduler<'a> {
     users: Vec<Vec<InstructionId>>,
     touches: Vec<u32>,
     buffers: Vec<Vec<BufferId>>,
+    /// By virtual instruction, whether it may come any number of layers early.
+    is_early_load: Vec<bool>,
     /// Layers that may be under way at a time.
     window: u32,
 }
@@ -79,7 +81,12 @@ impl<'a> ListScheduler<'a> {
         }
         let traffic = addresses.map_or_else(Vec::new, |addresses| traffic(code, machine, addresses));
         let touches = users.iter().map(|users| users.len() as u32).collect();
-        Self { code, dependences, jobs: jobs(code, machine), traffic, users, touches, buffers, window }
+        // Where all that is loaded takes half of the cache at most, no load waits for space.
+        let bytes = |(buffer, &loaded): (&Buffer, &bool)| if loaded { buffer.bytes } else { 0 };
+        let has_space = 2 * code.buffers.iter().zip(&loaded).map(bytes).sum::<u64>() <= machine.cache_bytes();
+        let is_load = |instruction: &VirtualInstruction| has_space && instruction.load().is_some();
+        let is_early_load = code.instructions.iter().map(is_load).collect();
+        Self { code, dependences, jobs: jobs(code, machine), traffic, users, touches, buffers, is_early_load, window }
     }
 
     /// The shortest order found that keeps at most `room` bytes of computed buffers open.
@@ -184,8 +191,9 @@ fn keep(best: &mut Vec<ListSchedule>, found: ListSchedule) {
 
 #[cfg(test)]
 mod tests {
+    use smallvec::SmallVec;
+
     use super::*;
-    use crate::virtual_program::VirtualInstruction;
     use crate::virtual_program::dependence::Edge;
     use tpuflow_ir::isa::{Direction, Transfer};
     use tpuflow_ir::{LayerId, Space, Unit, Work};
@@ -233,6 +241,7 @@ mod tests {
             users: Vec::new(),
             touches: Vec::new(),
             buffers: vec![Vec::new(); count],
+            is_early_load: vec![false; count],
             window: u32::MAX,
         }
     }
@@ -291,6 +300,44 @@ mod tests {
             longer += u32::from(found > best);
         }
         assert!(longer <= 6, "{longer} of 60 are longer than they must be");
+    }
+
+    /// A load for the last of many layers, which nothing precedes, and a store on the same line that an earlier layer is ready for late.
+    #[test]
+    fn loads_do_not_wait_for_their_layers_turn() {
+        let layers = 40;
+        let mut code = VirtualProgram::default();
+        let (mut before, mut jobs): (Vec<SmallVec<[Edge; 6]>>, Vec<UnitWork>) = (Vec::new(), Vec::new());
+        let work = problem(0, 1).0.instructions[0].work.clone();
+        for layer in 0..layers {
+            code.instructions.push(VirtualInstruction::new(LayerId(layer), work.clone()));
+            jobs.push(UnitWork { unit: Unit::Me, busy: 5, tail: 0 });
+            let edge = layer.checked_sub(1).map(|other| Edge { instruction: InstructionId(other), finish: true });
+            before.push(SmallVec::from_iter(edge));
+        }
+        code.instructions.push(VirtualInstruction::new(LayerId(layers - 1), work.clone()));
+        jobs.push(UnitWork { unit: Unit::Dtl0, busy: 100, tail: 0 });
+        before.push(SmallVec::new());
+        before[layers as usize - 1].push(Edge { instruction: InstructionId(layers), finish: true });
+        code.instructions.push(VirtualInstruction::new(LayerId(20), work));
+        jobs.push(UnitWork { unit: Unit::Dtl0, busy: 5, tail: 0 });
+        before.push(SmallVec::from_iter([Edge { instruction: InstructionId(20), finish: true }]));
+        let mut after: Vec<SmallVec<[Edge; 6]>> = vec![SmallVec::new(); before.len()];
+        for (at, edges) in before.iter().enumerate() {
+            for edge in edges {
+                after[edge.instruction.index()].push(Edge { instruction: InstructionId::new(at), ..*edge });
+            }
+        }
+        let dependences = Dependences { before, after };
+        let mut scheduler = scheduler(&code, &dependences, &jobs);
+        scheduler.window = 4;
+        let start = |scheduler: &ListScheduler| {
+            let keys: Vec<u64> = (0..jobs.len() as u64).collect();
+            scheduler.schedule(&keys, false, u64::MAX).starts[layers as usize]
+        };
+        assert!(start(&scheduler) > 100);
+        scheduler.is_early_load[layers as usize] = true;
+        assert_eq!(start(&scheduler), 0);
     }
 
     #[test]
