@@ -9,6 +9,7 @@ use tpuflow_ir::isa::VectorOp;
 use tpuflow_ir::{Descriptor, Graph, Machine, Op, Program, TensorId, Work};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::Options as ScheduleOptions;
+use tpuflow_scheduler::parameters::Parameters;
 use tpuflow_scheduler::tiling::request::Request as Tiling;
 use tpuflow_simulator::{Interpreter, Keep, Options, simulate};
 
@@ -120,6 +121,10 @@ fn grouped_queries_keep_every_bit_wherever_they_lie() {
             assert_eq!(program.fallback, None, "seed {seed}");
             compared(&graph, &program, seed);
         }
+        // Every tensor in external memory.
+        let parameters = Some(Parameters { action_graph_data_transfer_optimization: false, ..Parameters::o5() });
+        let program = proven(&graph, machine, ScheduleOptions { level: 5, parameters, ..ScheduleOptions::default() });
+        compared(&graph, &program, seed);
     }
 }
 

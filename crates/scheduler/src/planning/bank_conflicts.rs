@@ -32,6 +32,10 @@ const ROUNDS: usize = 2;
 /// Costs are counted in parts of a cycle.
 const PARTS: u64 = 1024;
 
+/// Instructions, and pairs of buffers in use at a time, of programs that are left as they are: they take long as it is.
+const MOST_INSTRUCTIONS: usize = 100_000;
+const MOST_PAIRS: usize = 4_000_000;
+
 /// The plan with its buffers in other banks where that is faster, as it is otherwise.
 pub(crate) fn separate_banks(context: &PlanningContext, plan: Plan, timing: Timing) -> Plan {
     let mut best = plan;
@@ -56,7 +60,10 @@ pub(crate) fn separate_banks(context: &PlanningContext, plan: Plan, timing: Timi
 
 /// Addresses that cost fewer cycles at banks; `None` where no buffer moves.
 fn moved(code: &VirtualProgram, addresses: &Addresses, machine: &Machine) -> Option<Addresses> {
-    let mut layout = BankLayout::new(code, addresses, machine);
+    if code.instructions.len() > MOST_INSTRUCTIONS {
+        return None;
+    }
+    let mut layout = BankLayout::new(code, addresses, machine)?;
     let mut has_moved = false;
     for _ in 0..PASSES {
         let mut order: Vec<(Reverse<u64>, usize)> =
@@ -108,7 +115,8 @@ struct BankLayout {
 }
 
 impl BankLayout {
-    fn new(code: &VirtualProgram, addresses: &Addresses, machine: &Machine) -> Self {
+    /// `None` where too many buffers are in use at a time.
+    fn new(code: &VirtualProgram, addresses: &Addresses, machine: &Machine) -> Option<Self> {
         let (bank, word) = (u64::from(machine.cache.words), machine.word() as u64);
         let live_ranges = lifetimes(code);
         let is_cached = |&index: &usize| code.buffers[index].memory == Memory::Cache && live_ranges[index].is_some();
@@ -122,13 +130,13 @@ impl BankLayout {
         let mut layout = Self { buffers, bank, capacity: machine.cache_bytes() / word };
         let jobs = jobs(code, machine);
         let starts = starts(code, addresses, &jobs, machine);
-        layout.find_meetings(code, &starts, &jobs);
+        layout.find_meetings(code, &starts, &jobs)?;
         layout.find_conflicts(code, &starts, &jobs, machine);
-        layout
+        Some(layout)
     }
 
     /// Who has bytes at the same time as whom.
-    fn find_meetings(&mut self, code: &VirtualProgram, starts: &[u64], jobs: &[UnitWork]) {
+    fn find_meetings(&mut self, code: &VirtualProgram, starts: &[u64], jobs: &[UnitWork]) -> Option<()> {
         let mut positions = vec![None::<(usize, usize)>; code.buffers.len()];
         let mut clock = vec![(u64::MAX, 0); code.buffers.len()];
         for (position, instruction) in code.instructions.iter().enumerate() {
@@ -150,10 +158,16 @@ impl BankLayout {
             let end = clock[self.buffers[at].index].1;
             let others = by_start[rank + 1..].iter().take_while(|&&other| clock[self.buffers[other].index].0 < end);
             pairs.extend(others.map(|&other| (at.min(other), at.max(other))));
+            if pairs.len() > MOST_PAIRS {
+                return None;
+            }
         }
         for (rank, &at) in by_position.iter().enumerate() {
             let others = by_position[rank + 1..].iter().take_while(|&&other| position(other).0 <= position(at).1);
             pairs.extend(others.map(|&other| (at.min(other), at.max(other))));
+            if pairs.len() > 2 * MOST_PAIRS {
+                return None;
+            }
         }
         pairs.sort_unstable();
         pairs.dedup();
@@ -161,6 +175,7 @@ impl BankLayout {
             self.buffers[one].meets.push(other);
             self.buffers[other].meets.push(one);
         }
+        Some(())
     }
 
     /// What it costs if pieces of two buffers lie in one bank.
@@ -423,7 +438,7 @@ mod tests {
             crowded[index].1 = end;
             end += buffer.bytes.next_multiple_of(machine.word() as u64);
         }
-        let cost = |addresses: &Addresses| BankLayout::new(code, addresses, &machine).total();
+        let cost = |addresses: &Addresses| BankLayout::new(code, addresses, &machine).expect("few buffers").total();
         let apart = moved(code, &crowded, &machine).expect("a better place");
         assert!(10 * cost(&apart) < cost(&crowded), "{} in place of {}", cost(&apart), cost(&crowded));
         let relocated = plan.relocated(&context, &apart).expect("as much external memory");
