@@ -253,6 +253,14 @@ class Lowering:
             self._requantized[key] = self.layer(name, op, value, stored.shape, stored.view, quant, [])
         return self._requantized[key]
 
+    def requantize_source(self, value: ir.Value, quant: Quant) -> StoredValue:
+        """The value with another quantisation of the tensor it is seen in, which it repeats elements of."""
+        stored, key = self.stored[value], (value, quant)
+        if key not in self._requantized:
+            name, op = f"{value.name}/{quant.dtype}", self._conversion(stored, quant)
+            self._requantized[key] = self.layer(name, op, value, stored.shape, stored.view, quant, [])
+        return self._requantized[key]
+
     def _conversion(self, stored: StoredValue, quant: Quant) -> Op:
         """The operator that gives a tensor another scale or type."""
         source = stored.grid

@@ -16,8 +16,9 @@ from tpuflow.lowering.registry import UnsupportedNodeError, lowers
 from tpuflow.lowering.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from tpuflow.lowering.layout import Shape
     from tpuflow.lowering.lowering import Lowering
     from tpuflow.lowering.operators import LinearTapFields
     from tpuflow.lowering.plan import Step
@@ -62,18 +63,47 @@ def resize(context: Lowering, step: Step) -> None:
         return
     if mode != "nearest":
         raise UnsupportedNodeError(f'"{mode}" is not supported', "mode")
-    rule = attribute(node, "nearest_mode", "round_prefer_floor")
+    _nearest_cells(context, step, stored, sources)
+
+
+def _nearest_cells(
+    context: Lowering, step: Step, stored: StoredValue, sources: Sequence[list[Fraction]]
+) -> None:
+    """Picks rows, then columns; where all are repeated equally often, the operand is seen so."""
+    rule = attribute(step.node, "nearest_mode", "round_prefer_floor")
     rows, columns = (
         [_nearest(place, rule, stored.shape[1 + axis]) for place in places]
         for axis, places in enumerate(sources)
     )
+    n, c, height, width = shape_of(step.output)
+    down, across = _repeats(rows, stored.shape[1]), _repeats(columns, stored.shape[2])
+    if down is not None and across is not None:
+        context.alias(step, _enlarged(stored.shape, down, across), stored)
+        return
     if rows != list(range(stored.shape[1])):
         shape = (n, height, stored.shape[2], c)
         op = Op.gather(input=stored.tensor, axis=1, indices=rows)
-        tensor = context.hidden_layer(f"{step.output.name}/rows", op, shape, stored.grid, [node.name or ""])
+        tensor = context.hidden_layer(
+            f"{step.output.name}/rows", op, shape, stored.grid, [step.node.name or ""]
+        )
         stored = StoredValue(tensor, shape, View.dense((n, c, height, shape[2]), (0, 2, 3, 1)), stored.quant)
     op = Op.gather(input=stored.tensor, axis=2, indices=columns)
+    view = View.dense((n, c, height, width), (0, 2, 3, 1))
     context.emit(step, op, (n, height, width, c), view, stored.quant)
+
+
+def _repeats(places: list[int], size: int) -> int | None:
+    """How often each cell of an axis is repeated; None where not all are equally often, in their order."""
+    times = len(places) // size
+    return times if places == [cell for cell in range(size) for _ in range(times)] else None
+
+
+def _enlarged(shape: Shape, down: int, across: int) -> View:
+    """An image `[n, h, w, c]` as `[n, c, h down, w across]`, every row and column repeated so often."""
+    n, height, width, c = shape
+    batch, channels, rows, columns = View.dense((n, c, height, width), (0, 2, 3, 1)).axes
+    repeated = [((times, 0),) if times > 1 else () for times in (down, across)]
+    return View((batch, channels, (*rows, *repeated[0]), (*columns, *repeated[1])))
 
 
 def _sources(step: Step, axis: int, size: int, out: int, number: Callable[[Any], Any]) -> list[Fraction]:

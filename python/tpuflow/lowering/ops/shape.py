@@ -269,12 +269,18 @@ def concat(context: Lowering, step: Step) -> None:
             extents.append(array.shape[place])
             continue
         form_of = None if form is None else form(shape_of(value))
-        stored = context.rearrange(value, order, form_of)
-        same = stored.quant == target
-        wide = stored.grid.dtype == "int16"
-        if not same and (target.is_float or stored.grid.is_float):
+        seen = context.stored[value]
+        same = seen.quant == target
+        wide = seen.grid.dtype == "int16"
+        if not same and 2 * seen.elements <= math.prod(shape_of(value)):
+            # Fewer elements than there are in the result: an image is rescaled before it is enlarged.
+            moved = context.requantize_source(value, target)
+            stored, same = context.rearrange(value, order, form_of, stored=moved), True
+        elif not same and (target.is_float or seen.grid.is_float):
             moved = context.requantize(value, target)
             stored, same = context.rearrange(value, order, form_of, stored=moved), True
+        else:
+            stored = context.rearrange(value, order, form_of)
         requants.append(
             None if same else context.requant([stored.grid.scale / target.scale], target, wide=wide).fields()
         )
