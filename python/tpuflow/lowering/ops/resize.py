@@ -78,7 +78,7 @@ def _nearest_cells(
     n, c, height, width = shape_of(step.output)
     down, across = _repeats(rows, stored.shape[1]), _repeats(columns, stored.shape[2])
     if down is not None and across is not None:
-        context.alias(step, _enlarged(stored.shape, down, across), stored)
+        context.alias(step, _repeated_cells(stored.shape, down, across), stored)
         return
     if rows != list(range(stored.shape[1])):
         shape = (n, height, stored.shape[2], c)
@@ -98,7 +98,7 @@ def _repeats(places: list[int], size: int) -> int | None:
     return times if places == [cell for cell in range(size) for _ in range(times)] else None
 
 
-def _enlarged(shape: Shape, down: int, across: int) -> View:
+def _repeated_cells(shape: Shape, down: int, across: int) -> View:
     """An image `[n, h, w, c]` as `[n, c, h down, w across]`, every row and column repeated so often."""
     n, height, width, c = shape
     batch, channels, rows, columns = View.dense((n, c, height, width), (0, 2, 3, 1)).axes
