@@ -362,7 +362,9 @@ fn matrix_job(m: &Matrix, d: &MatrixDescriptor, machine: &Machine, instruction: 
     for pixel in 0..m.pixels {
         let at = m.first_pixel + pixel;
         let start = m.output.pixel_address(at / m.output.width, at % m.output.width, machine.word());
-        for byte in 0..u64::from(m.columns) * m.output.dtype.bytes() as u64 {
+        let size = m.output.dtype.bytes() as u64;
+        let channels = u64::from(m.output_channel)..u64::from(m.output_channel + m.columns);
+        for byte in channels.start * size..channels.end * size {
             let taken = (start + byte) / word;
             match outputs.back_mut() {
                 Some((complete, last)) if *last == taken => *complete = pixel as usize,
