@@ -241,23 +241,16 @@ class Lowering:
         return self.rearrange(value, order, stored=spread).tensor
 
     def requantize(self, value: ir.Value, quant: Quant) -> StoredValue:
-        """The value with another quantisation; a `Rescale` where it differs."""
+        """The value with another quantisation; a `Rescale` where it differs, before elements are repeated."""
         stored = self.stored[value]
         if stored.quant == quant:
             return stored
         key = (value, quant)
         if key not in self._requantized:
-            stored = self.whole_tensor(value)
+            if stored.elements >= math.prod(stored.view.shape):
+                stored = self.whole_tensor(value)
             op = self._conversion(stored, quant)
             name = f"{value.name}/{quant.dtype}"
-            self._requantized[key] = self.layer(name, op, value, stored.shape, stored.view, quant, [])
-        return self._requantized[key]
-
-    def requantize_source(self, value: ir.Value, quant: Quant) -> StoredValue:
-        """The value with another quantisation of the tensor it is seen in, which it repeats elements of."""
-        stored, key = self.stored[value], (value, quant)
-        if key not in self._requantized:
-            name, op = f"{value.name}/{quant.dtype}", self._conversion(stored, quant)
             self._requantized[key] = self.layer(name, op, value, stored.shape, stored.view, quant, [])
         return self._requantized[key]
 

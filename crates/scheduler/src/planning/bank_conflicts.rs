@@ -430,7 +430,7 @@ mod tests {
         let budget = SearchBudget { seed: 0, steps: 10, deadline: None };
         let context = PlanningContext::new(&graph, &machine, budget, &parameters).expect("a sound graph");
         let mode = PipelineMode::Interleaved { granularities: StageGranularities::even(TileGranularity::Fine) };
-        let plan = context.plan(PlanOptions::new(mode), &|_| None).expect("room for all");
+        let plan = context.plan(PlanOptions::new(mode), &|_| None).expect("space for all");
         // All buffers one behind the other: several in a bank.
         let (code, addresses) = plan.parts();
         let (mut crowded, mut end) = (addresses.clone(), 0);

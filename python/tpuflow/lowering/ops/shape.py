@@ -272,11 +272,9 @@ def concat(context: Lowering, step: Step) -> None:
         seen = context.stored[value]
         same = seen.quant == target
         wide = seen.grid.dtype == "int16"
-        if not same and 2 * seen.elements <= math.prod(shape_of(value)):
-            # Fewer elements than there are in the result: an image is rescaled before it is enlarged.
-            moved = context.requantize_source(value, target)
-            stored, same = context.rearrange(value, order, form_of, stored=moved), True
-        elif not same and (target.is_float or seen.grid.is_float):
+        # Of an image that is enlarged fewer elements are rescaled before than on the way.
+        is_small = 2 * seen.elements <= math.prod(shape_of(value))
+        if not same and (is_small or target.is_float or seen.grid.is_float):
             moved = context.requantize(value, target)
             stored, same = context.rearrange(value, order, form_of, stored=moved), True
         else:
