@@ -139,6 +139,7 @@ fn timeline(program: &Program, run: &Run) {
             Work::Vector(v) => format!("rows {}+{} channels {}", v.first_row, v.rows, v.output.origin[1]),
             Work::Transfer(t) => format!("{:?} {} bytes", t.direction, t.total_bytes()),
             Work::Lookup(l) => format!("{} rows", l.count),
+            Work::PackedLookup(l) => format!("{} entries", l.count),
             Work::Expand(e) => format!("expand {} rows of {} bytes", e.rows, e.row_bytes),
         };
         let waits: Vec<String> = instruction.waits.iter().map(|w| format!("{}:{}", w.unit.name(), w.count)).collect();

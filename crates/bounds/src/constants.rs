@@ -2,7 +2,7 @@
 
 use tpuflow_ir::Arithmetic::Fixed;
 use tpuflow_ir::constants::{EqualConstants, parameters};
-use tpuflow_ir::{Graph, LayerId, Op, TensorId};
+use tpuflow_ir::{Graph, LayerId, Op, TableEntry, Tensor, TensorId};
 
 use crate::linear::{Linear, is_depthwise, is_plain};
 use crate::live::{Elements, Live};
@@ -133,10 +133,9 @@ fn pieces(graph: &Graph, equal: &EqualConstants, live: &Live, id: LayerId) -> Ve
             let bytes = parameters(graph, &layer.op).len() as u64;
             add(own, [bytes, bytes, 0]);
         }
-        Op::Embedding { table, indices } if whole => {
-            let t = graph.tensor(*table);
-            let bytes = graph.tensor(*indices).elements() * t.shape[1] * t.dtype.bytes();
-            add(Source::Rows(id), [bytes as u64, 0, 0]);
+        Op::Embedding { table, indices, entry } if whole => {
+            let bytes = graph.tensor(*indices).elements() as u64 * entry_bytes(graph.tensor(*table), *entry);
+            add(Source::Rows(id), [bytes, 0, 0]);
         }
         Op::Binary { a, b, .. } | Op::Select { a, b, .. } if whole => {
             add(of(*a), [size(*a), 0, 0]);
@@ -145,6 +144,19 @@ fn pieces(graph: &Graph, equal: &EqualConstants, live: &Live, id: LayerId) -> Ve
         _ => {}
     }
     found
+}
+
+/// Bytes that are read for an index of a table; of a column its codes, and a scale and perhaps a zero point of every block.
+pub(super) fn entry_bytes(table: &Tensor, entry: TableEntry) -> u64 {
+    let rows = table.shape[0];
+    match (&table.packed, entry) {
+        (Some(packed), TableEntry::Rows(rows)) => packed.bytes(&[rows as usize, table.shape[1]]),
+        (Some(packed), TableEntry::Column) => {
+            let header = 1 + usize::from(packed.has_zero_points);
+            (rows.div_ceil(2) + packed.blocks(rows) * header) as u64
+        }
+        _ => (table.shape[1..].iter().product::<usize>() * table.dtype.bytes()) as u64,
+    }
 }
 
 /// Columns of a product or channels of a convolution of which something is needed.

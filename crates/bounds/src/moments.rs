@@ -9,9 +9,10 @@
 //! An instruction multiplies by one matrix of a stack. So a pixel that channels of several matrices make up waits for the tiles
 //! of each, of the layers before as well, from the moment at which any of them can begin ([`Tiles`]).
 
-use tpuflow_ir::{Graph, Layer, Machine, Op, PadMode, TensorId, Unit, Window, timing};
+use tpuflow_ir::{Graph, Layer, Machine, Op, PadMode, TableEntry, TensorId, Unit, Window, timing};
 
 use super::{covers, split};
+use crate::constants::entry_bytes;
 use crate::linear::{is_permutation, unit_of};
 use crate::rearranged::{Loop, Loops, hold_lines, matrices};
 use crate::work::Work;
@@ -334,7 +335,7 @@ impl Operator<'_> {
                 }
                 need.clear_all_elements();
             }
-            Op::Embedding { table, indices } => self.lookup(*table, *indices, &mut need),
+            Op::Embedding { table, indices, entry } => self.lookup(*table, *indices, *entry, &mut need),
             // Every element is one of the operand's, and every pixel has one's channels.
             Op::Pad { mode: PadMode::Edge | PadMode::Reflect, .. } => need.times.clear_matrices(),
             // Some elements come from nowhere.
@@ -350,10 +351,9 @@ impl Operator<'_> {
     }
 
     /// A row comes after its index, all rows at the rate of the channels; which pages they open depends on the indices.
-    fn lookup(&self, table: TensorId, indices: TensorId, need: &mut Need) {
+    fn lookup(&self, table: TensorId, indices: TensorId, entry: TableEntry, need: &mut Need) {
         let machine = self.machine;
-        let row =
-            self.shape(table)[1..].iter().product::<usize>() as u64 * self.graph.tensor(table).dtype.bytes() as u64;
+        let row = entry_bytes(self.graph.tensor(table), entry);
         let rows = self.graph.tensor(indices).elements() as u64;
         let begin = need.times.first.max(first_read_cycle(machine)) + machine.dma.start + machine.dma.latency;
         need.times.clear_matrices();

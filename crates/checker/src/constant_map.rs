@@ -24,6 +24,8 @@ pub(crate) enum Constant {
     Scales(TensorId),
     /// Zero points of blocks, two from one of this parity on.
     ZeroPoints(TensorId, u64),
+    /// Entries of so many elements a row of a packed table, one after the other, by column.
+    Records(TensorId, u32),
     /// The parameters of the channels of a layer.
     Parameters(LayerId),
 }
@@ -77,6 +79,7 @@ impl ConstantMap {
             Constant::Codes(id, first) => Constant::Codes(self.equal.tensor(id), first),
             Constant::Scales(id) => Constant::Scales(self.equal.tensor(id)),
             Constant::ZeroPoints(id, first) => Constant::ZeroPoints(self.equal.tensor(id), first),
+            Constant::Records(id, width) => Constant::Records(self.equal.tensor(id), width),
             Constant::Parameters(layer) => Constant::Parameters(self.equal.parameters(layer)),
         };
         let (mut element, end) = (ConstantByte { of, ..element }, at + bytes);

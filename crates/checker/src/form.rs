@@ -1,7 +1,9 @@
 //! Whether an instruction makes sense by itself: views that do not contradict themselves, in memories their unit has a port to,
 //! and loops that are not empty. Only what passes is followed further.
 
-use tpuflow_ir::isa::{Descriptor, Expand, FloatFunction, Lookup, Matrix, Pool, PoolKind, Vector, VectorOp, Work};
+use tpuflow_ir::isa::{
+    Descriptor, Expand, FloatFunction, Lookup, Matrix, PackedLookup, Pool, PoolKind, Vector, VectorOp, Work,
+};
 use tpuflow_ir::{DType, Instruction, Port, Program, Space, View, Window};
 
 use crate::rule::{Fault, Operand, Rule};
@@ -24,6 +26,7 @@ pub(crate) fn instruction(program: &Program, instruction: &Instruction) -> Resul
         }
         Work::Lookup(l) => lookup(program, l),
         Work::Expand(e) => expand(program, e),
+        Work::PackedLookup(l) => packed_lookup(program, l),
         Work::Matrix(m) => matrix(program, m),
         Work::Pool(p) => pool(program, p),
         Work::Vector(v) => vector(program, v),
@@ -44,27 +47,47 @@ fn expand(program: &Program, e: &Expand) -> Result<(), Fault> {
     Rule::Memory.require(below, "addresses below 2^64", "packed weights beyond all memories")
 }
 
+/// Indices `first .. first + count`, each with a pixel of the result.
+fn indices(program: &Program, indices: &View, output: &View, first: u32, count: u32) -> Result<(), Fault> {
+    check_in_caches(program, indices).map_err(|fault| fault.of_operand(Operand::Indices))?;
+    check_in_caches(program, output).map_err(|fault| fault.of_operand(Operand::Output))?;
+    let end = u64::from(first) + u64::from(count);
+    let pixels = |v: &View| u64::from(v.rows) * u64::from(v.width);
+    let limit = pixels(output).min(pixels(indices) * u64::from(indices.channels));
+    let some = count > 0 && end <= limit;
+    Rule::Extent.require(some, format_args!("some of {limit} indices"), format_args!("{count} from {first} on"))?;
+    Rule::ElementTypes.require_equal("indices of", &DType::I32, &indices.dtype)
+}
+
+fn packed_lookup(program: &Program, l: &PackedLookup) -> Result<(), Fault> {
+    let entries = l.rows > 0 && l.row_bytes > 0 && l.block > 0 && l.size > 0;
+    let found = format_args!("{} of {} rows of {} in blocks of {}", l.size, l.rows, l.row_bytes, l.block);
+    Rule::Empty.require(entries, "entries of packed weights", found)?;
+    let there = program.machine.ddr_spaces();
+    let spaces = l.spaces > 0 && usize::from(l.spaces) <= there;
+    Rule::Ddr.require(spaces, format_args!("1 to {there} address spaces"), l.spaces)?;
+    let columns = l.columns.is_none_or(|columns| columns > 0 && columns <= l.row_bytes);
+    Rule::Lookup.require(columns, format_args!("1 to {} columns", l.row_bytes), format_args!("{:?}", l.columns))?;
+    // More than a byte and a half for each of the codes is never read, nor more than a word behind them.
+    let most = 2 * u128::from(l.row_bytes) * (u128::from(l.rows) + u128::from(l.rows.div_ceil(l.block))) + 2;
+    let most = (most + program.machine.word() as u128) * u128::from(l.size) + u128::from(l.ddr_address);
+    Rule::Memory.require(most <= u128::from(u64::MAX), "addresses below 2^64", "entries beyond all memories")?;
+    indices(program, &l.indices, &l.output, l.first, l.count)?;
+    let elements = u64::from(l.rows) * if l.columns.is_some() { 1 } else { u64::from(l.row_bytes) };
+    let found = (l.output.payload() as u64, l.output.dtype);
+    Rule::Lookup.require_equal("bytes of a pixel of the result", &(elements, DType::I8), &found)
+}
+
 fn lookup(program: &Program, l: &Lookup) -> Result<(), Fault> {
     view(program, &l.table, matches!(l.table.space, Space::Ddr(_)))
         .map_err(|fault| fault.of_operand(Operand::Table))?;
-    check_in_caches(program, &l.indices).map_err(|fault| fault.of_operand(Operand::Indices))?;
-    check_in_caches(program, &l.output).map_err(|fault| fault.of_operand(Operand::Output))?;
-    let end = u64::from(l.first) + u64::from(l.count);
-    let pixels = |v: &View| u64::from(v.rows) * u64::from(v.width);
-    let limit = pixels(&l.output).min(pixels(&l.indices) * u64::from(l.indices.channels));
-    let some = l.count > 0 && end <= limit;
-    Rule::Extent.require(
-        some,
-        format_args!("some of {limit} indices"),
-        format_args!("{} from {} on", l.count, l.first),
-    )?;
+    indices(program, &l.indices, &l.output, l.first, l.count)?;
     let rows = l.table.rows == 1 && l.table.payload() == l.output.payload() && l.table.dtype == l.output.dtype;
     Rule::Lookup.require(
         rows,
         "rows as long as pixels of the result",
         format_args!("{} rows of {} bytes for {}", l.table.rows, l.table.payload(), l.output.payload()),
-    )?;
-    Rule::ElementTypes.require_equal("indices of", &DType::I32, &l.indices.dtype)
+    )
 }
 
 fn matrix(program: &Program, m: &Matrix) -> Result<(), Fault> {

@@ -17,6 +17,7 @@ fn able(work: &Work) -> (&'static [Unit], &'static str) {
     match work {
         Work::Transfer(_) => (&[Unit::Dtl0, Unit::Dtl1], "transfer"),
         Work::Lookup(_) => (&[Unit::Dtl0, Unit::Dtl1], "lookup"),
+        Work::PackedLookup(_) => (&[Unit::Dtl0, Unit::Dtl1], "lookup of packed weights"),
         Work::Expand(_) => (&[Unit::Dtl0, Unit::Dtl1], "load of packed weights"),
         Work::Matrix(_) => (&[Unit::Me], "product"),
         Work::Pool(_) => (&[Unit::Pdp], "pooling"),

@@ -12,7 +12,7 @@ use crate::constant_map::ConstantMap;
 use crate::contents::{Actor, Memories, Piece, Tokens, Value};
 use crate::expectation::Expectation;
 use crate::order::Order;
-use crate::packed::PackedImage;
+use crate::packed::{ComparedTable, PackedImage};
 use crate::rule::Violation;
 use crate::rule::{Fault, Operand, Rule};
 use crate::stretches::Stretches;
@@ -48,6 +48,8 @@ pub(crate) struct Walk<'a> {
     budget: Budget,
     /// Weights already compared.
     pub(crate) compared_weights: std::collections::BTreeSet<ComparedWeights>,
+    /// Packed tables already compared.
+    pub(crate) compared_tables: std::collections::BTreeSet<ComparedTable>,
     /// The element behind every byte of the constants.
     pub(crate) constant_map: Option<RefCell<ConstantMap>>,
     /// The layer of the instruction.
@@ -64,6 +66,7 @@ pub(crate) struct State {
     memories: Memories,
     stretches: Stretches,
     compared_weights: std::collections::BTreeSet<ComparedWeights>,
+    compared_tables: std::collections::BTreeSet<ComparedTable>,
     constant_map: Option<ConstantMap>,
     order: Order,
     steps: u64,
@@ -139,6 +142,7 @@ impl<'a> Steps<'a> {
             in_place: false,
             budget: Budget::new(graph, program),
             compared_weights: std::collections::BTreeSet::new(),
+            compared_tables: std::collections::BTreeSet::new(),
             constant_map: None,
             layer: LayerId::new(0),
             states: vec![],
@@ -148,8 +152,16 @@ impl<'a> Steps<'a> {
 
     /// Goes on from a state, or knows of no place yet.
     fn resume(&mut self, state: Option<&State>) {
-        let Some(State { position, memories, stretches, compared_weights, constant_map, order, steps }) =
-            state.cloned()
+        let Some(State {
+            position,
+            memories,
+            stretches,
+            compared_weights,
+            compared_tables,
+            constant_map,
+            order,
+            steps,
+        }) = state.cloned()
         else {
             let graph = self.walk.expectation.as_ref().map(|e| e.graph);
             self.walk.constant_map = graph.map(|graph| RefCell::new(ConstantMap::new(EqualConstants::of(graph))));
@@ -158,6 +170,7 @@ impl<'a> Steps<'a> {
         (self.position, self.order) = (position, order);
         (self.walk.memories, self.walk.stretches) = (memories, stretches);
         self.walk.compared_weights = compared_weights;
+        self.walk.compared_tables = compared_tables;
         self.walk.constant_map = constant_map.map(RefCell::new);
         self.walk.budget.resume(steps);
     }
@@ -187,6 +200,7 @@ impl<'a> Steps<'a> {
             memories: self.walk.memories.clone(),
             stretches: self.walk.stretches.clone(),
             compared_weights: self.walk.compared_weights.clone(),
+            compared_tables: self.walk.compared_tables.clone(),
             constant_map: self.walk.constant_map.as_ref().map(|map| map.borrow().clone()),
             order: self.order.clone(),
             steps: self.walk.budget.steps(),
@@ -287,6 +301,7 @@ impl<'a> Walk<'a> {
             Work::Transfer(t) => self.transfer(t),
             Work::Lookup(l) => self.lookup(l, layer),
             Work::Expand(e) => self.expand(e),
+            Work::PackedLookup(l) => self.packed_lookup(l, layer),
             Work::Matrix(m) => self.matrix(m, layer, instruction.layer),
             Work::Pool(p) => self.pool(p, layer),
             Work::Vector(v) => self.vector(v, layer),

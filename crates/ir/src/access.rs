@@ -6,8 +6,8 @@
 use smallvec::SmallVec;
 
 use crate::isa::{
-    ChannelParameters, Descriptor, Direction, FLOAT_NORM_BYTES, FloatFunction, Instruction, NormParameters, PoolKind,
-    Slope, TableShape, Transfer, VectorOp, Work,
+    ChannelParameters, Descriptor, Direction, Expand, FLOAT_NORM_BYTES, FloatFunction, Instruction, NormParameters,
+    PoolKind, Slope, TableShape, Transfer, VectorOp, Work,
 };
 use crate::{DType, Machine, Space, View, timing};
 
@@ -60,6 +60,19 @@ fn parts(transfer: &Transfer, word: usize) -> impl Iterator<Item = Transfer> {
     })
 }
 
+/// Packed weights and the elements they become.
+fn expanded(e: &Expand, word: usize, found: &mut Accesses) {
+    let end = e.ddr_address + e.packed_bytes();
+    found.reads.push(Stretch { space: Space::Ddr(e.ddr_space), start: e.ddr_address, end });
+    found.writes.push(whole_words(Space::Cache, e.local_address, e.local_address + e.bytes(), word));
+}
+
+/// All indices, and the pixels of some.
+fn looked_up(indices: &View, output: &View, first: u32, count: u32, word: usize, found: &mut Accesses) {
+    found.reads.push(rows(indices, indices.first_row, indices.stored_rows, word));
+    found.writes.extend(pixels(output, first, count, word));
+}
+
 /// The bytes `instruction` touches. A descriptor of the wrong kind gives nothing.
 #[must_use]
 pub fn accesses(instruction: &Instruction, descriptors: &[Descriptor], machine: &Machine) -> Accesses {
@@ -79,15 +92,15 @@ pub fn accesses(instruction: &Instruction, descriptors: &[Descriptor], machine: 
                 }
             }
         }
-        Work::Expand(e) => {
-            let end = e.ddr_address + e.packed_bytes();
-            found.reads.push(Stretch { space: Space::Ddr(e.ddr_space), start: e.ddr_address, end });
-            found.writes.push(whole_words(Space::Cache, e.local_address, e.local_address + e.bytes(), word));
+        Work::Expand(e) => expanded(e, word, &mut found),
+        Work::PackedLookup(l) => {
+            let stretch = |(space, start, end)| Stretch { space: Space::Ddr(space), start, end };
+            found.reads.extend(l.stretches(word).map(stretch));
+            looked_up(&l.indices, &l.output, l.first, l.count, word, &mut found);
         }
         Work::Lookup(l) => {
             found.reads.push(rows(&l.table, 0, 1, word));
-            found.reads.push(rows(&l.indices, l.indices.first_row, l.indices.stored_rows, word));
-            found.writes.extend(pixels(&l.output, l.first, l.count, word));
+            looked_up(&l.indices, &l.output, l.first, l.count, word, &mut found);
         }
         Work::Matrix(m) => {
             let Descriptor::Matrix(d) = &descriptors[m.descriptor.index()] else { return found };

@@ -27,6 +27,8 @@ const WITH_TERMS: u32 = 5;
 const WITH_COMPUTED_MASKS: u32 = 6;
 /// Version of the form of graphs with packed constants whose codes are floats, or whose blocks have 16 rows.
 const WITH_PACKED_FLOATS: u32 = 7;
+/// The same, of graphs that look up anything but rows.
+const WITH_TABLE_ENTRIES: u32 = 8;
 /// Ends of the names of the parts of a packed constant.
 const PARTS: [&str; 3] = [".codes", ".scales", ".zero_points"];
 /// The only metadata key, so that equal graphs give equal bytes.
@@ -78,8 +80,10 @@ fn version(graph: &Graph) -> u32 {
         Op::Softmax { mask: Some(mask), .. } => graph.tensor(*mask).constant.is_none(),
         _ => false,
     };
+    let names_entries = |op: &Op| matches!(op, Op::Embedding { entry, .. } if !entry.is_row());
     let is_new = |packed: &Packed| packed.is_float || packed.block < 32;
     match graph.tensors.iter().any(|tensor| tensor.packed.is_some()) {
+        true if graph.layers.iter().any(|layer| names_entries(&layer.op)) => WITH_TABLE_ENTRIES,
         true if graph.tensors.iter().filter_map(|tensor| tensor.packed.as_ref()).any(is_new) => WITH_PACKED_FLOATS,
         _ if graph.layers.iter().any(|layer| has_computed_mask(&layer.op)) => WITH_COMPUTED_MASKS,
         _ if graph.layers.iter().any(|layer| layer.terms.is_some()) => WITH_TERMS,
@@ -154,8 +158,8 @@ impl Graph {
         let text =
             metadata.metadata().as_ref().and_then(|entries| entries.get(KEY)).ok_or(FileError::Absent(Kind::Graph))?;
         let Version { version } = serde_json::from_str(text).map_err(FileError::Header)?;
-        if !(VERSION..=WITH_PACKED_FLOATS).contains(&version) {
-            let reads = Versions { oldest: VERSION, newest: WITH_PACKED_FLOATS };
+        if !(VERSION..=WITH_TABLE_ENTRIES).contains(&version) {
+            let reads = Versions { oldest: VERSION, newest: WITH_TABLE_ENTRIES };
             return Err(FileError::version(Kind::Graph, version, reads));
         }
         let header: Header = serde_json::from_str(text).map_err(FileError::Header)?;
@@ -268,10 +272,10 @@ mod tests {
         let at =
             text.windows(written.len()).position(|w| w == written.as_bytes()).expect("the version is in the header");
         let mut altered = text;
-        altered[at + written.len() - 1] = b'8';
+        altered[at + written.len() - 1] = b'9';
         std::fs::write(&path, &altered).expect("written");
         let message = Graph::load(&path).expect_err("refused").to_string();
-        let end = "version 8 of the graph file is newer than this build, which reads 2 to 7: update tpuflow";
+        let end = "version 9 of the graph file is newer than this build, which reads 2 to 8: update tpuflow";
         assert!(message.ends_with(end), "{message}");
         std::fs::remove_dir_all(folder).expect("removed");
     }

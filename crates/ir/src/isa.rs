@@ -9,6 +9,7 @@
 
 mod descriptor;
 mod expand;
+mod packed_lookup;
 mod parameters;
 mod unit;
 
@@ -18,7 +19,8 @@ use smallvec::SmallVec;
 use crate::{DescriptorId, LayerId, Space, View};
 
 pub use descriptor::*;
-pub use expand::Expand;
+pub use expand::{Expand, PackedForm};
+pub use packed_lookup::PackedLookup;
 pub use parameters::*;
 pub use unit::{Law, StartUp, UNITS, Unit, UnitSpec, WorkKind};
 
@@ -59,6 +61,8 @@ pub enum Work {
     Vector(Vector),
     /// DMA of packed weights.
     Expand(Expand),
+    /// DMA of entries of a packed table by index.
+    PackedLookup(PackedLookup),
 }
 
 /// Direction of a transfer.
@@ -135,6 +139,31 @@ pub struct Lookup {
     pub first: u32,
     /// Number of indices.
     pub count: u32,
+}
+
+/// The indices an instruction looks up, in the cache.
+#[derive(Clone, Copy, Debug)]
+pub struct Indices {
+    /// Where they lie, as the index tensor's own shape does.
+    pub view: View,
+    /// First index, row-major.
+    pub first: u32,
+    /// Number of indices.
+    pub count: u32,
+    /// What each is below.
+    pub size: u32,
+}
+
+impl Work {
+    /// The indices it looks up, if it does.
+    #[must_use]
+    pub fn indices(&self) -> Option<Indices> {
+        match self {
+            Self::Lookup(l) => Some(Indices { view: l.indices, first: l.first, count: l.count, size: l.table.width }),
+            Self::PackedLookup(l) => Some(Indices { view: l.indices, first: l.first, count: l.count, size: l.size }),
+            _ => None,
+        }
+    }
 }
 
 /// Weights of a column tile in the shared cache: one row per k in order `(kh, kw, channel of the group)`.

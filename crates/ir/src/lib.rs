@@ -50,7 +50,7 @@ pub use index::{BankId, DescriptorId, InstructionId, LayerId, TensorId};
 pub use isa::{Descriptor, Instruction, Unit, Wait, Work};
 pub use layout::{Space, View};
 pub use machine::Machine;
-pub use op::{BinaryKind, Divisor, Epilogue, LinearTap, Op, PadMode, ReduceKind, Table, Window};
+pub use op::{BinaryKind, Divisor, Epilogue, LinearTap, Op, PadMode, ReduceKind, Table, TableEntry, Window};
 pub use packed::Packed;
 pub use program::{Bounds, Port, PortPart, Program};
 pub use quant::{Quant, Requant};

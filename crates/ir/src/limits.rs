@@ -11,7 +11,8 @@ use std::fmt;
 
 use crate::error::{LimitError, Place};
 use crate::isa::{
-    Expand, FloatFunction, Lookup, Matrix, MatrixDescriptor, Pool, PoolDescriptor, Transfer, Vector, VectorOp,
+    Expand, FloatFunction, Lookup, Matrix, MatrixDescriptor, PackedLookup, Pool, PoolDescriptor, Transfer, Vector,
+    VectorOp,
 };
 use crate::state::StateRegion;
 use crate::{Descriptor, Instruction, Machine, Port, Program, Space, View, Window, Work};
@@ -147,7 +148,7 @@ impl Program {
             return Err(LimitError::Layer { layer, layers });
         }
         let (id, kind) = match &instruction.work {
-            Work::Transfer(_) | Work::Lookup(_) | Work::Expand(_) => return Ok(()),
+            Work::Transfer(_) | Work::Lookup(_) | Work::Expand(_) | Work::PackedLookup(_) => return Ok(()),
             Work::Matrix(m) => (m.descriptor, "matrix"),
             Work::Pool(p) => (p.descriptor, "pool"),
             Work::Vector(v) => (v.descriptor, "vector"),
@@ -169,6 +170,7 @@ impl Program {
             Work::Transfer(t) => check_transfer(t, &self.machine),
             Work::Lookup(l) => check_lookup(l, word),
             Work::Expand(e) => check_expand(e, &self.machine),
+            Work::PackedLookup(l) => check_packed_lookup(l, &self.machine),
             Work::Matrix(m) => match descriptor(m.descriptor) {
                 Some(Descriptor::Matrix(d)) => check_matrix(m, d, word),
                 _ => Ok(()),
@@ -273,6 +275,20 @@ fn check_expand(e: &Expand, machine: &Machine) -> LimitCheck {
     at_most("local_address", e.local_address, ADDRESS)?;
     at_most("the bytes of codes, scales and zero points", e.packed_bytes(), u32::MAX.into())?;
     check_transfer(&e.run(), machine)
+}
+
+fn check_packed_lookup(l: &PackedLookup, machine: &Machine) -> LimitCheck {
+    let word = machine.word();
+    check_expand(&l.form(), machine)?;
+    check_view("indices", &l.indices, word)?;
+    check_view("output", &l.output, word)?;
+    at_most("first + count", u64::from(l.first) + u64::from(l.count), COUNT)?;
+    at_least("size", l.size)?;
+    at_most("size", l.size, COUNT)?;
+    l.columns.map_or(Ok(()), |columns| at_least("columns", columns))?;
+    at_least("spaces", l.spaces)?;
+    let last = u128::from(l.ddr_address) + product([l.entries().into(), l.stride(word)]);
+    at_most("the end of the last entry", last, ADDRESS)
 }
 
 fn check_lookup(l: &Lookup, word: usize) -> LimitCheck {

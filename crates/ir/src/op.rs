@@ -261,6 +261,37 @@ pub struct FloatReduction {
     pub finish: Finish,
 }
 
+/// What an index of a table names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TableEntry {
+    /// A row.
+    #[default]
+    Row,
+    /// So many rows, one after the other, of a packed table.
+    Rows(u32),
+    /// A column of a packed table: one that is the right operand of a product as well.
+    Column,
+}
+
+impl TableEntry {
+    /// Whether it is a row.
+    #[must_use]
+    pub fn is_row(&self) -> bool {
+        *self == Self::Row
+    }
+
+    /// Entries of a table of `[rows, columns]`, and elements of each.
+    #[must_use]
+    pub fn count(self, [rows, columns]: [usize; 2]) -> [usize; 2] {
+        match self {
+            Self::Row => [rows, columns],
+            Self::Rows(each) => [rows / (each as usize).max(1), each as usize * columns],
+            Self::Column => [columns, rows],
+        }
+    }
+}
+
 /// One axis of a linear resize: output index `i` is `(1 - weight) * x[first] + weight * x[second]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -468,12 +499,15 @@ pub enum Op {
         /// Picked indices; the axis' extent in the output.
         indices: Vec<u32>,
     },
-    /// Rows of a constant table by run-time index: `table` `[v, d]`, `indices` int32 of any shape, output `[.., d]`.
+    /// Entries of a constant table by run-time index: `table` `[v, d]`, `indices` int32 of any shape, output `[.., elements]`.
     Embedding {
         /// Constant `[v, d]`.
         table: TensorId,
-        /// Indices, int32, 0..v.
+        /// Indices, int32, those of entries.
         indices: TensorId,
+        /// What an index names.
+        #[serde(default, skip_serializing_if = "TableEntry::is_row")]
+        entry: TableEntry,
     },
     /// Separable linear resize; codes have 11-bit weights per axis.
     ResizeLinear {

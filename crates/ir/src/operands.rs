@@ -27,7 +27,7 @@ impl Op {
             Self::Softmax { input, mask, .. } => std::iter::once(*input).chain(*mask).collect(),
             Self::LayerNorm { input, gamma, beta, .. } => vec![*input, *gamma, *beta],
             Self::Concat { inputs, .. } => inputs.clone(),
-            Self::Embedding { table, indices } => vec![*table, *indices],
+            Self::Embedding { table, indices, .. } => vec![*table, *indices],
             Self::Select { condition, a, b } => vec![*condition, *a, *b],
             Self::MaxPool { input, .. }
             | Self::AveragePool { input, .. }
@@ -75,7 +75,7 @@ impl Op {
             Self::Softmax { input, mask, .. } => std::iter::once(input).chain(mask).for_each(put),
             Self::LayerNorm { input, gamma, beta, .. } => [input, gamma, beta].into_iter().for_each(put),
             Self::Concat { inputs, .. } => inputs.iter_mut().for_each(put),
-            Self::Embedding { table, indices } => [table, indices].into_iter().for_each(put),
+            Self::Embedding { table, indices, .. } => [table, indices].into_iter().for_each(put),
             Self::Select { condition, a, b } => [condition, a, b].into_iter().for_each(put),
             Self::MaxPool { input, .. }
             | Self::AveragePool { input, .. }

@@ -20,8 +20,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::atomic::write;
 use crate::error::{FileError, Kind, ProgramError, Versions};
-use crate::isa::{Descriptor, Instruction, VectorOp, Work};
-use crate::packed::CodeKind;
+use crate::isa::{Descriptor, Instruction, PackedForm, VectorOp, Work};
 use crate::{Error, Image, Port, Program};
 
 /// Version of the form of programs without states. From 4 on the checksum is one of pieces, which all processors share in.
@@ -38,6 +37,8 @@ const WITHOUT_PADDING: u32 = 8;
 const WITH_PACKED_FLOATS: u32 = 9;
 /// Version of the form of programs with ports in parts.
 const WITH_PORT_PARTS: u32 = 10;
+/// The same, of programs that look entries of a packed table up.
+const WITH_PACKED_LOOKUP: u32 = 11;
 /// Oldest version that is read.
 const OLDEST: u32 = 3;
 /// Bytes of a piece of the checksum.
@@ -138,9 +139,14 @@ impl Program {
         let program = self.metadata()?;
         let encoded = postcard::to_allocvec(&(&self.descriptors, &self.instructions)).map_err(ProgramError::from)?;
         let shared = |descriptor: &_| matches!(descriptor, Descriptor::Vector(VectorOp::SharedLayerNorm { .. }));
-        let has_packed_floats = |i: &Instruction| matches!(&i.work, Work::Expand(e) if e.codes == CodeKind::Floats);
+        let has_packed_floats = |i: &Instruction| matches!(&i.work, Work::Expand(e) if e.codes == PackedForm::Floats);
+        let is_of_table = |i: &Instruction| match &i.work {
+            Work::Expand(e) => e.codes.is_by_column(),
+            work => matches!(work, Work::PackedLookup(_)),
+        };
         let padded = |port: &Port| port.is_whole(self.machine.word(), false);
         let version = match (&self.stream, self.states.is_empty()) {
+            _ if self.instructions.iter().any(is_of_table) => WITH_PACKED_LOOKUP,
             _ if self.inputs.iter().chain(&self.outputs).any(|port| !port.parts.is_empty()) => WITH_PORT_PARTS,
             _ if self.instructions.iter().any(has_packed_floats) => WITH_PACKED_FLOATS,
             _ if !self.outputs.iter().all(padded) => WITHOUT_PADDING,
@@ -188,8 +194,8 @@ impl Program {
         }
         let text = entries.and_then(|entries| entries.get(KEY)).ok_or(FileError::Absent(Kind::Program))?;
         let Version { version } = serde_json::from_str(text).map_err(FileError::Header)?;
-        if !(OLDEST..=WITH_PORT_PARTS).contains(&version) {
-            let reads = Versions { oldest: OLDEST, newest: WITH_PORT_PARTS };
+        if !(OLDEST..=WITH_PACKED_LOOKUP).contains(&version) {
+            let reads = Versions { oldest: OLDEST, newest: WITH_PACKED_LOOKUP };
             return Err(FileError::version(Kind::Program, version, reads));
         }
         let header: Header = serde_json::from_str(text).map_err(FileError::Header)?;
@@ -324,11 +330,11 @@ mod tests {
     fn refusals_name_the_reason() {
         // One more digit than there was, one letter less behind it.
         let written = format!(r#"{{\"version\":{VERSION},\"sha256\""#);
-        let version = refusal(&written, r#"{\"version\":11,\"sha25\""#);
-        let reads = format!("{OLDEST} to {WITH_PORT_PARTS}");
+        let version = refusal(&written, r#"{\"version\":12,\"sha25\""#);
+        let reads = format!("{OLDEST} to {WITH_PACKED_LOOKUP}");
         assert_eq!(
             version,
-            format!("version 11 of the program file is newer than this build, which reads {reads}: update tpuflow")
+            format!("version 12 of the program file is newer than this build, which reads {reads}: update tpuflow")
         );
         let version = refusal(&format!(r#"{{\"version\":{VERSION}"#), r#"{\"version\":2"#);
         assert_eq!(

@@ -275,6 +275,7 @@ fn external(instruction: &mut Instruction, word: usize) -> Option<(u8, Range<u64
             }
             _ => None,
         },
-        Work::Matrix(_) | Work::Pool(_) | Work::Vector(_) => None,
+        // It reads constants alone, which stay.
+        Work::PackedLookup(_) | Work::Matrix(_) | Work::Pool(_) | Work::Vector(_) => None,
     }
 }

@@ -252,6 +252,9 @@ pub fn is_misused(regions: &[StateRegion], work: &Work, word: usize) -> bool {
             regions.iter().any(|region| region.overlaps(t.ddr_space, t.ddr_address, end) && !region.holds(t))
         }
         Work::Expand(e) => touches(Space::Ddr(e.ddr_space), e.ddr_address, e.packed_bytes()),
+        Work::PackedLookup(l) => {
+            l.stretches(word).any(|(space, start, end)| touches(Space::Ddr(space), start, end - start))
+        }
         Work::Lookup(l) => touches(l.table.space, l.table.address, l.table.bytes(word)),
         Work::Matrix(_) | Work::Pool(_) | Work::Vector(_) => false,
     }

@@ -6,8 +6,8 @@
 use std::ops::Range;
 
 use crate::isa::{
-    Descriptor, Expand, FloatFunction, FloatOutput, Lookup, Matrix, MatrixDescriptor, Pool, PoolDescriptor, Transfer,
-    Vector, VectorOp,
+    Descriptor, Expand, FloatFunction, FloatOutput, Lookup, Matrix, MatrixDescriptor, PackedLookup, Pool,
+    PoolDescriptor, Transfer, Vector, VectorOp,
 };
 use crate::{DType, Machine, View};
 
@@ -324,11 +324,11 @@ pub fn page_runs(transfer: &Transfer, machine: &Machine) -> Vec<PageRun> {
     runs
 }
 
-/// Cycles by which the words of packed weights follow their codes: those of the scales and zero points in front of a block, so that
-/// no word is written before its bytes are there, however they are spread over a page.
+/// Cycles by which the words of packed weights follow their codes: those of the bytes of a block before its first row is complete, so
+/// that no word is written before its bytes are there, however they are spread over a page.
 #[must_use]
 pub fn expand_lead(expand: &Expand, machine: &Machine) -> u64 {
-    machine.ddr_cycles(expand.header_bytes())
+    machine.ddr_cycles(expand.lead_bytes())
 }
 
 /// Words of the shared cache that a page run of packed weights (one of [`page_runs`] of [`Expand::run`]) completes.
@@ -340,6 +340,49 @@ pub fn expanded_words(expand: &Expand, run: &PageRun, machine: &Machine) -> Rang
     let complete = |packed| expand.local_address + expand.complete(packed);
     let last = if end == expand.packed_bytes() { complete(end).div_ceil(word) } else { complete(end) / word };
     complete(start) / word..last
+}
+
+/// Cycles by which the words of a lookup in a packed table follow what they are made of: of a column nothing, which has its scale in
+/// front of its codes.
+#[must_use]
+pub fn lookup_lead(lookup: &PackedLookup, machine: &Machine) -> u64 {
+    if lookup.columns.is_some() { 0 } else { expand_lead(&lookup.form(), machine) }
+}
+
+/// What an index of a packed table reads, page run by page run, for a pixel at `address`, and the words of the shared cache that each
+/// completes. A column is a record of every block.
+#[must_use]
+pub fn entry_runs(lookup: &PackedLookup, index: u32, address: u64, machine: &Machine) -> Vec<(PageRun, Range<u64>)> {
+    let word = machine.word();
+    let (number, column) = lookup.place(index);
+    let entry = Expand { local_address: address, ..lookup.entry(number, word) };
+    let Some(column) = column else {
+        let runs = page_runs(&entry.run(), machine);
+        return runs.into_iter().map(|run| (run, expanded_words(&entry, &run, machine))).collect();
+    };
+    let (rows, word) = (u64::from(entry.rows), word as u64);
+    let mut list = Vec::new();
+    let mut start = entry.ddr_address;
+    for first in (0..rows).step_by(entry.block.max(1) as usize) {
+        let own = (rows - first).min(entry.block.into());
+        let bytes = entry.record_bytes(own);
+        let record = Transfer {
+            ddr_address: start + u64::from(column) * bytes,
+            local_address: address + first,
+            bytes: bytes as u32,
+            ..entry.run()
+        };
+        let (from, end) = ((address + first) / word, address + first + own);
+        let until = if first + own == rows { end.div_ceil(word) } else { end / word };
+        let runs = page_runs(&record, machine);
+        let last = runs.len().saturating_sub(1);
+        // A record that crosses a page is complete with its last run.
+        list.extend(
+            runs.into_iter().enumerate().map(|(at, run)| (run, if at == last { from..until } else { from..from })),
+        );
+        start += entry.block_bytes(own);
+    }
+    list
 }
 
 /// Data cycles of a page run: its bytes on the channel, and one for each of so many words at the banks of a cache.
@@ -358,6 +401,18 @@ pub fn run_cycles(bytes: u64, words: u64, opens: bool, machine: &Machine) -> u64
 #[must_use]
 pub fn lookup_cycles(lookup: &Lookup, machine: &Machine) -> u64 {
     u64::from(lookup.count) * run_cycles(lookup.table.payload() as u64, 0, true, machine)
+}
+
+/// Channel cycles of a lookup in a packed table, each index alone.
+#[must_use]
+pub fn packed_lookup_cycles(lookup: &PackedLookup, machine: &Machine) -> u64 {
+    let mut open = None;
+    let cycles = |run: &PageRun| {
+        let opens = open.replace((run.channel, run.page)) != Some((run.channel, run.page));
+        run_cycles(run.bytes, 0, opens, machine)
+    };
+    let runs = entry_runs(lookup, 0, 0, machine);
+    u64::from(lookup.count) * runs.iter().map(|(run, _)| run).map(cycles).sum::<u64>()
 }
 
 /// Channel cycles of a transfer when every page run opens its page only where it differs from the one before.

@@ -106,6 +106,23 @@ pub fn embedding<T: Copy>(d: usize, table: &[T], indices: &[i32], y: &mut [T]) -
     None
 }
 
+/// Columns of `table` `[d, v]` by index. Returns the first index outside `0..v`, if any; `y` is then unfinished.
+///
+/// # Panics
+/// When `y` does not have `indices * d` elements.
+#[must_use]
+pub fn columns<T: Copy>(v: usize, table: &[T], indices: &[i32], y: &mut [T]) -> Option<i32> {
+    let d = table.len() / v.max(1);
+    assert_eq!(y.len(), indices.len() * d, "one column per index");
+    for (&index, y) in indices.iter().zip(y.chunks_exact_mut(d.max(1))) {
+        let Some(column) = usize::try_from(index).ok().filter(|&column| column < v) else { return Some(index) };
+        for (y, x) in y.iter_mut().zip(table[column..].iter().step_by(v)) {
+            *y = *x;
+        }
+    }
+    None
+}
+
 /// Puts `stride - 1` cells of `zero` between neighbours of `[n,h,w,c]`.
 ///
 /// # Panics

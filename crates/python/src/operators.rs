@@ -8,7 +8,7 @@ use tpuflow_ir::op::{
     Average, BinaryKind, Epilogue, Exponentials, FloatNorm, FloatReduction, FloatSlopes, LinearTap, Norm, PadMode,
     ReduceKind, Slopes, Table,
 };
-use tpuflow_ir::{Arithmetic, Finish, Op, Real, Requant, TensorId, Window};
+use tpuflow_ir::{Arithmetic, Finish, Op, Real, Requant, TableEntry, TensorId, Window};
 
 use crate::error::Failure;
 
@@ -221,11 +221,12 @@ impl Operator {
         Self(Op::Gather { input: TensorId(input), axis, indices })
     }
 
-    /// Rows of a constant table by run-time index.
+    /// Entries of a constant table by run-time index: rows, or of a packed one columns or so many rows each.
     #[staticmethod]
-    #[pyo3(signature = (*, table, indices))]
-    fn embedding(table: u32, indices: u32) -> Self {
-        Self(Op::Embedding { table: TensorId(table), indices: TensorId(indices) })
+    #[pyo3(signature = (*, table, indices, entry=None))]
+    fn embedding(table: u32, indices: u32, entry: Option<Fields<TableEntry>>) -> Self {
+        let entry = entry.map(|entry| entry.0).unwrap_or_default();
+        Self(Op::Embedding { table: TensorId(table), indices: TensorId(indices), entry })
     }
 
     /// Separable linear resize.

@@ -36,7 +36,7 @@ impl<'a> PlanningContext<'a> {
         budget: SearchBudget,
         parameters: &'a Parameters,
     ) -> Result<Self, ScheduleError> {
-        let network = prepare(graph)?;
+        let network = prepare(graph, machine)?;
         let placement = Placement::new(&network, graph, machine);
         let mut by_layer = vec![0; graph.layers.len()];
         for (step, stage) in network.steps.iter().zip(stages(&network)) {

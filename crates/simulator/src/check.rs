@@ -122,20 +122,19 @@ fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), Broke
             require!(aligned, (Space::Cache, e.local_address), Rule::Placement("expands to the middle of a word"))
         }
         Work::Lookup(l) => {
-            require!(l.count > 0, nowhere, shape("looks nothing up"))?;
-            require!(matches!(l.table.space, Space::Ddr(_)), nowhere, Rule::Placement("looks up outside DDR"))?;
             view(program, &l.table, Some(l.table.space))?;
-            view(program, &l.indices, Some(Space::Cache))?;
-            view(program, &l.output, Some(Space::Cache))?;
-            let whole = u64::from(l.first) + u64::from(l.count);
-            let pixels = |v: &View| u64::from(v.rows) * u64::from(v.width);
-            let indices = pixels(&l.indices) * u64::from(l.indices.channels);
-            require!(whole <= pixels(&l.output) && whole <= indices, nowhere, shape("looks up beyond its indices"))?;
-            require!(l.indices.dtype == DType::I32, nowhere, shape("looks up indices that are not int32"))?;
+            require!(matches!(l.table.space, Space::Ddr(_)), nowhere, Rule::Placement("looks up outside DDR"))?;
             require!(l.table.rows == 1 && l.table.stored_rows == 1, nowhere, shape("has a table of several rows"))?;
-            require!(l.table.payload() == l.output.payload(), nowhere, shape("looks up rows of another size"))?;
-            check_rows_present(&l.indices, 0, l.indices.rows - 1)?;
-            pixel_rows(&l.output, l.first, l.count)
+            indices(program, &instruction.work, &l.output, l.table.payload() as u64)
+        }
+        Work::PackedLookup(l) => {
+            let some = l.rows > 0 && l.row_bytes > 0 && l.block > 0 && l.size > 0 && l.spaces > 0;
+            require!(some, nowhere, shape("has a table without entries"))?;
+            let held = l.columns.is_none_or(|columns| (1..=l.row_bytes).contains(&columns));
+            require!(held, nowhere, shape("has entries of fewer columns than indices number"))?;
+            let there = usize::from(l.spaces) <= program.machine.ddr_spaces();
+            require!(there, nowhere, Rule::Placement("looks up in address spaces there are not"))?;
+            indices(program, &instruction.work, &l.output, l.elements())
         }
         Work::Matrix(m) => {
             let Some(Descriptor::Matrix(d)) = kind(m.descriptor) else { return Err((nowhere, Rule::Descriptor)) };
@@ -212,6 +211,23 @@ fn check_rows_present(v: &View, first: u32, last: u32) -> Result<(), BrokenRule>
 
 fn pixel_rows(v: &View, first: u32, count: u32) -> Result<(), BrokenRule> {
     check_rows_present(v, first / v.width, (first + (count - 1)) / v.width)
+}
+
+/// A list of indices, each of which has a pixel of `output`, as large as what it names.
+fn indices(program: &Program, work: &Work, output: &View, bytes: u64) -> Result<(), BrokenRule> {
+    let nowhere = (Space::Cache, 0);
+    let Some(list) = work.indices() else { return Ok(()) };
+    require!(list.count > 0, nowhere, shape("looks nothing up"))?;
+    view(program, &list.view, Some(Space::Cache))?;
+    view(program, output, Some(Space::Cache))?;
+    let whole = u64::from(list.first) + u64::from(list.count);
+    let pixels = |v: &View| u64::from(v.rows) * u64::from(v.width);
+    let there = pixels(&list.view) * u64::from(list.view.channels);
+    require!(whole <= pixels(output) && whole <= there, nowhere, shape("looks up beyond its indices"))?;
+    require!(list.view.dtype == DType::I32, nowhere, shape("looks up indices that are not int32"))?;
+    require!(bytes == output.payload() as u64, nowhere, shape("looks up rows of another size"))?;
+    check_rows_present(&list.view, 0, list.view.rows - 1)?;
+    pixel_rows(output, list.first, list.count)
 }
 
 /// Results are clamped to codes of their type; those that a table follows, to what it is indexed by, int16.

@@ -6,7 +6,7 @@
 
 use std::sync::OnceLock;
 
-use tpuflow_ir::{Descriptor, Instruction, Machine, Program, Space, StateRegion, Unit, Work};
+use tpuflow_ir::{Descriptor, Instruction, Machine, Program, Space, StateRegion, Unit};
 
 use crate::check;
 use crate::completion::CompletionWalk;
@@ -45,7 +45,7 @@ pub(crate) struct Time {
 
 /// Whether how long instructions take depends on what they compute: lookups read DDR where indices say.
 pub(crate) fn time_depends_on_values(program: &Program) -> bool {
-    program.instructions.iter().any(|instruction| matches!(instruction.work, Work::Lookup(_)))
+    program.instructions.iter().any(|instruction| instruction.work.indices().is_some())
 }
 
 impl CheckedProgram {

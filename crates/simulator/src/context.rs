@@ -47,6 +47,7 @@ impl TransferCounts {
             Work::Transfer(t) if t.direction == Direction::Load => (program.positioned_transfer(t).total_bytes(), 0),
             Work::Transfer(t) => (0, t.total_bytes()),
             Work::Expand(e) => (e.packed_bytes(), 0),
+            Work::PackedLookup(l) => (u64::from(l.count) * l.index_bytes(), 0),
             Work::Lookup(l) => (u64::from(l.count) * l.table.payload() as u64, 0),
             _ => (0, 0),
         };

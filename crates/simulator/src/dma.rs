@@ -8,11 +8,13 @@
 //! `D = max(ddr cycles, words)` cycles of the run's own clock, which stands still while a bank refuses a word: a load writes
 //! word `i` of `n` in data cycle `ceil((i + 1) D / n) - 1`, when its last byte is there; a store reads it in `floor(i D / n)`.
 //! Packed weights are a load whose page run writes the words it completes, all of them later by the cycles of a block's header, which
-//! count as start-up. Rows of a state from the run's position on are not moved: the line writes zero points, a word a cycle, without
+//! count as start-up; so is every entry of a packed table that an index names. Rows of a state from the run's position on are not moved: the line writes zero points, a word a cycle, without
 //! a channel. Channel arbitration: who has waited longer, then DTL0. Traffic of the EWP cache takes no bank.
 
-use tpuflow_ir::isa::{Direction, Expand, Lookup, Transfer};
-use tpuflow_ir::timing::{data_cycles, expand_lead, expanded_words, page_runs};
+use std::ops::Range;
+
+use tpuflow_ir::isa::{Direction, Expand, Indices, Lookup, PackedLookup, Transfer};
+use tpuflow_ir::timing::{PageRun, data_cycles, entry_runs, expand_lead, expanded_words, lookup_lead, page_runs};
 use tpuflow_ir::{Machine, PositionedTransfer, Program, Space, Unit, View, Work};
 
 use crate::context::{Activity, Context};
@@ -218,10 +220,9 @@ impl Line {
             self.queue.pop();
             self.instruction = head;
             self.began = context.cycle;
-            let indices = match &context.program.instructions[head].work {
-                Work::Lookup(l) => context.executor.as_ref().map(|executor| executor.indices(l)),
-                _ => None,
-            };
+            let looked_up = context.program.instructions[head].work.indices();
+            let indices =
+                looked_up.and_then(|indices| context.executor.as_ref().map(|executor| executor.indices(&indices)));
             self.steps = steps(context.program, head, indices.as_deref()).into_iter();
             self.next = self.steps.next();
             self.state = State::Starting { until: context.cycle + start(context.program, head) };
@@ -273,6 +274,7 @@ pub(crate) fn start(program: &Program, position: usize) -> u64 {
     let machine = &program.machine;
     let lead = match &program.instructions[position].work {
         Work::Expand(e) => expand_lead(e, machine),
+        Work::PackedLookup(l) => lookup_lead(l, machine),
         _ => 0,
     };
     machine.dma.start + machine.dma.latency + lead
@@ -280,11 +282,17 @@ pub(crate) fn start(program: &Program, position: usize) -> u64 {
 
 /// The steps of an instruction; of a lookup by `indices`, if they are known.
 pub(crate) fn steps(program: &Program, position: usize, indices: Option<&[u32]>) -> Vec<Step> {
+    let machine = &program.machine;
     match &program.instructions[position].work {
-        Work::Transfer(t) => placed_steps(&program.positioned_transfer(t), &program.machine),
-        Work::Lookup(l) => lookup_steps(l, indices, &program.machine),
-        Work::Expand(e) => expand_steps(e, &program.machine),
-        _ => Vec::new(),
+        Work::Transfer(t) => placed_steps(&program.positioned_transfer(t), machine),
+        Work::Expand(e) => expand_steps(e, machine),
+        work => work.indices().map_or_else(Vec::new, |list| {
+            indexed_steps(&list, indices, machine, |index, pixel| match work {
+                Work::Lookup(l) => lookup_row(l, index, pixel, machine),
+                Work::PackedLookup(l) => packed_entry(l, index, pixel, machine),
+                _ => Vec::new(),
+            })
+        }),
     }
 }
 
@@ -329,54 +337,72 @@ fn transfer_steps(transfer: &Transfer, machine: &Machine) -> Vec<Step> {
 }
 
 fn expand_steps(expand: &Expand, machine: &Machine) -> Vec<Step> {
-    page_runs(&expand.run(), machine)
-        .into_iter()
-        .map(|run| {
-            let completed = expanded_words(expand, &run, machine);
-            let words = completed.end - completed.start;
-            Step::Run(Run {
-                channel: run.channel,
-                page: run.page,
-                load: true,
-                cycles: data_cycles(run.bytes, words, machine),
-                words,
-                first_word: (words > 0).then_some(completed.start),
-            })
-        })
-        .collect()
+    let runs = page_runs(&expand.run(), machine).into_iter();
+    runs.map(|run| completing_step(&run, &expanded_words(expand, &run, machine), machine)).collect()
 }
 
-/// Every index is one row of the table. Without values, scattered rows stand for the unknown ones.
-fn lookup_steps(lookup: &Lookup, indices: Option<&[u32]>, machine: &Machine) -> Vec<Step> {
+/// A page run of packed weights and the words it writes.
+fn completing_step(run: &PageRun, completed: &Range<u64>, machine: &Machine) -> Step {
+    let words = completed.end - completed.start;
+    Step::Run(Run {
+        channel: run.channel,
+        page: run.page,
+        load: true,
+        cycles: data_cycles(run.bytes, words, machine),
+        words,
+        first_word: (words > 0).then_some(completed.start),
+    })
+}
+
+/// The steps of every index, which follow the word it lies in if that is another one than before; `entry`: those of an index, by its
+/// value and the number of its pixel. Without values, scattered entries stand for the unknown ones.
+fn indexed_steps(
+    list: &Indices,
+    values: Option<&[u32]>,
+    machine: &Machine,
+    entry: impl Fn(u32, u32) -> Vec<Step>,
+) -> Vec<Step> {
     const SCATTER: u64 = 2_654_435_761;
     let word = machine.word();
     let mut steps = Vec::new();
     let mut held = None;
-    for n in 0..lookup.count {
-        let index_word = element_address(&lookup.indices, lookup.first + n, word) / word as u64;
-        if held != Some(index_word) {
-            held = Some(index_word);
+    for n in 0..list.count {
+        let pixel = list.first + n;
+        let index_word = element_address(&list.view, pixel, word) / word as u64;
+        if held.replace(index_word) != Some(index_word) {
             steps.push(Step::Word { word: index_word, write: false });
         }
-        let scattered = || (u64::from(lookup.first + n) * SCATTER % u64::from(lookup.table.width)) as u32;
-        let row = indices.map_or_else(scattered, |list| list[n as usize]);
-        let pixel = lookup.first + n;
-        let (line, column) = (pixel / lookup.output.width, pixel % lookup.output.width);
-        let Space::Ddr(space) = lookup.table.space else { continue };
-        let row = Transfer {
-            direction: Direction::Load,
-            ddr_space: space,
-            ddr_address: lookup.table.pixel_address(0, row, word),
-            local_space: Space::Cache,
-            local_address: lookup.output.pixel_address(line, column, word),
-            bytes: lookup.table.payload() as u32,
-            counts: [1, 1],
-            ddr_strides: [0, 0],
-            local_strides: [0, 0],
-        };
-        steps.extend(transfer_steps(&row, machine));
+        let scattered = || (u64::from(pixel) * SCATTER % u64::from(list.size)) as u32;
+        steps.extend(entry(values.map_or_else(scattered, |values| values[n as usize]), pixel));
     }
     steps
+}
+
+/// Every index is one row of the table.
+fn lookup_row(lookup: &Lookup, row: u32, pixel: u32, machine: &Machine) -> Vec<Step> {
+    let word = machine.word();
+    let (line, column) = (pixel / lookup.output.width, pixel % lookup.output.width);
+    let Space::Ddr(space) = lookup.table.space else { return Vec::new() };
+    let row = Transfer {
+        direction: Direction::Load,
+        ddr_space: space,
+        ddr_address: lookup.table.pixel_address(0, row, word),
+        local_space: Space::Cache,
+        local_address: lookup.output.pixel_address(line, column, word),
+        bytes: lookup.table.payload() as u32,
+        counts: [1, 1],
+        ddr_strides: [0, 0],
+        local_strides: [0, 0],
+    };
+    transfer_steps(&row, machine)
+}
+
+/// Every index is an entry of the table, or a column of one.
+fn packed_entry(lookup: &PackedLookup, index: u32, pixel: u32, machine: &Machine) -> Vec<Step> {
+    let (line, column) = (pixel / lookup.output.width, pixel % lookup.output.width);
+    let address = lookup.output.pixel_address(line, column, machine.word());
+    let runs = entry_runs(lookup, index, address, machine);
+    runs.iter().map(|(run, words)| completing_step(run, words, machine)).collect()
 }
 
 /// Byte address of element `n`, row-major over the tensor.

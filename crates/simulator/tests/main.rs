@@ -16,6 +16,7 @@ mod laws;
 mod networks;
 mod operators;
 mod outputs_without_padding;
+mod packed_tables;
 mod parallel;
 mod parts;
 mod ports_in_parts;

@@ -4,12 +4,22 @@
 use crate::build::{CODES, cache_view, pool, product, program, push, tiny, vector};
 use proptest::prelude::*;
 use tpuflow_ir::access::{Accesses, Stretch, accesses};
-use tpuflow_ir::isa::{Direction, Expand, FloatOutput, Lookup, PoolKind, Scaling, Transfer, VectorOp};
+use tpuflow_ir::isa::{
+    Direction, Expand, FloatOutput, Lookup, PackedForm, PackedLookup, PoolKind, Scaling, Transfer, VectorOp,
+};
 use tpuflow_ir::packed::CodeKind;
 use tpuflow_ir::{BinaryKind, DType, Descriptor, Machine, Program, Space, Unit, View, Window, Work};
 use tpuflow_simulator::{Options, Run, SimError, simulate};
 
 const DDR: u64 = 4096;
+
+const FORMS: [PackedForm; 5] = [
+    PackedForm::ZeroPoints,
+    PackedForm::Symmetric,
+    PackedForm::Floats,
+    PackedForm::ByColumn(CodeKind::ZeroPoints),
+    PackedForm::ByColumn(CodeKind::Floats),
+];
 
 /// What an instruction is made from: a kind, three places and five sizes.
 type Draw = (u8, [u16; 3], [u8; 5]);
@@ -65,7 +75,7 @@ fn work(p: &mut Program, (kind, places, sizes): Draw, scale: usize) -> (Unit, Wo
                 rows: size(0, 40) as u32,
                 row_bytes: size(1, 24) as u32,
                 block: [3, 8, 32][size(2, 3) - 1],
-                codes: [CodeKind::ZeroPoints, CodeKind::Symmetric, CodeKind::Floats][sizes[4] as usize % 3],
+                codes: FORMS[sizes[4] as usize % FORMS.len()],
             };
             (Unit::Dtl0, Work::Expand(expand))
         }
@@ -84,6 +94,26 @@ fn work(p: &mut Program, (kind, places, sizes): Draw, scale: usize) -> (Unit, Wo
                 local_strides: [200, 64],
             });
             (if kind % 8 == 0 { Unit::Dtl0 } else { Unit::Dtl1 }, work)
+        }
+        2 if sizes[3] % 2 == 0 => {
+            let (rows, count, by_column) = (size(0, 12), size(2, 6), sizes[4] % 2 == 0);
+            let row_bytes = [1, 3, 8][size(1, 3) - 1];
+            let elements = if by_column { rows } else { rows * row_bytes };
+            let lookup = PackedLookup {
+                ddr_address: 512 + u64::from(places[2]) % 64,
+                spaces: machine.ddr_spaces() as u8,
+                size: 1 + u32::from(sizes[4]) % 9,
+                columns: by_column.then_some(row_bytes as u32),
+                rows: rows as u32,
+                row_bytes: row_bytes as u32,
+                block: [3, 4, 8][size(2, 3) - 1],
+                codes: FORMS[sizes[4] as usize % FORMS.len()].kind(),
+                indices: view(&machine, &[count], DType::I32, places[0]),
+                output: view(&machine, &[count, elements], DType::I8, places[1]),
+                first: 0,
+                count: count as u32,
+            };
+            (Unit::Dtl1, Work::PackedLookup(lookup))
         }
         2 => {
             let (rows, width, count) = (size(0, 30), size(1, 20), size(2, 6));

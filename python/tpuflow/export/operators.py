@@ -393,6 +393,16 @@ def _gather(layer: LayerContext) -> str:
     return layer.tape.op("Gather", layer.value("input"), layer.tape.constant(op["indices"]), axis=op["axis"])
 
 
+def _embedding(layer: LayerContext) -> str:
+    entry = layer.op.get("entry", "row")
+    if entry == "row":
+        return layer.tape.op("Gather", layer.value("table"), layer.value("indices"))
+    table = layer.elements(layer.op["table"])
+    table = table.T if entry == "column" else table.reshape(-1, entry["rows"] * table.shape[1])
+    rows = layer.tape.constant(np.ascontiguousarray(table, np.int64))
+    return layer.tape.op("Gather", rows, layer.value("indices"))
+
+
 def _resize_linear(layer: LayerContext) -> str:
     tape = layer.tape
     x, rank = layer.value("input"), 4
@@ -441,7 +451,7 @@ OPERATORS: dict[str, Callable[[LayerContext], str]] = {
     "pad": _pad,
     "rearrange": _rearrange,
     "gather": _gather,
-    "embedding": lambda layer: layer.tape.op("Gather", layer.value("table"), layer.value("indices")),
+    "embedding": _embedding,
     "resize_linear": _resize_linear,
     "insert_zeros": _insert_zeros,
     "select": _select,

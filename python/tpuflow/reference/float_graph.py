@@ -139,7 +139,9 @@ OPERATORS: dict[str, Operator] = {
         layer.value("input"), **layer.fields("dims", "strides", "offset")
     ),
     "gather": lambda layer, _: movement.gather(layer.value("input"), **layer.fields("axis", "indices")),
-    "embedding": lambda layer, _: movement.embedding(layer.value("table"), layer.value("indices")),
+    "embedding": lambda layer, _: movement.embedding(
+        layer.value("table"), layer.value("indices"), layer.op.get("entry", "row")
+    ),
     "resize_linear": lambda layer, dtype: nearest(
         floating.resize_linear(_singles(layer.value("input")), **layer.fields("rows", "columns")), dtype
     ),

@@ -159,7 +159,9 @@ OPERATORS: dict[str, Callable[[Layer], Integers]] = {
         layer.value("input"), **layer.fields("dims", "strides", "offset")
     ),
     "gather": lambda layer: movement.gather(layer.value("input"), **layer.fields("axis", "indices")),
-    "embedding": lambda layer: movement.embedding(layer.value("table"), layer.value("indices")),
+    "embedding": lambda layer: movement.embedding(
+        layer.value("table"), layer.value("indices"), layer.op.get("entry", "row")
+    ),
     "resize_linear": lambda layer: movement.resize_linear(
         layer.value("input"), **layer.fields("rows", "columns")
     ),

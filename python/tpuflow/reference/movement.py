@@ -35,8 +35,12 @@ def gather(x: Integers, *, axis: int, indices: Sequence[int]) -> Integers:
     return np.take(x, indices, axis=axis)
 
 
-def embedding(table: Integers, indices: Integers) -> Integers:
-    """Rows of a table by index."""
+def embedding(table: Integers, indices: Integers, entry: str | Mapping[str, int] = "row") -> Integers:
+    """Entries of a table by index: rows, columns, or `{"rows": n}`, so many rows one after the other."""
+    if entry == "column":
+        table = table.T
+    elif not isinstance(entry, str):
+        table = table.reshape(-1, entry["rows"] * table.shape[1])
     return np.asarray(table[indices])
 
 

@@ -156,6 +156,8 @@ def describe(work: Json) -> str:
         )
     if kind == "Lookup":
         return f"look up {content['count']:,} rows"
+    if kind == "PackedLookup":
+        return f"look up {content['count']:,} {'entries' if content['columns'] is None else 'columns'}"
     if kind == "Matrix":
         return f"{content['pixels']:,} pixels, {content['columns']} channels from {content['first_column']}"
     if kind == "Pool":

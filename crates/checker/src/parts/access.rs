@@ -4,7 +4,7 @@
 //! takes what it needs; some of these may lie beside the operand, in padding. What a box of the result takes is found by asking
 //! for every position of the box. Slow, and obvious: nothing here divides, rounds or reasons about edges.
 
-use tpuflow_ir::{Graph, Layer, LinearTap, Op, PadMode, TensorId, Window};
+use tpuflow_ir::{Graph, Layer, LinearTap, Op, PadMode, TableEntry, TensorId, Window};
 
 use super::view::View;
 use super::{Extent, LayerPartsError, Span, whole};
@@ -203,9 +203,14 @@ fn axes<'a>(
         Op::ArgMax { .. } => {
             reduction(&first, &[first.len().checked_sub(1).ok_or(LayerPartsError::ScalarOperand)?], rank)
         }
-        Op::Embedding { .. } => {
+        Op::Embedding { entry, .. } => {
             let indices = &extents[1];
-            let shape = indices.iter().chain(first.last()).copied().collect();
+            let elements = match (entry, &first[..]) {
+                (TableEntry::Column, [rows, _]) => *rows,
+                (TableEntry::Rows(each), [_, columns]) => *each as usize * columns,
+                _ => first.last().copied().unwrap_or(1),
+            };
+            let shape = indices.iter().copied().chain([elements]).collect();
             (shape, vec![vec![AxisAccess::All, AxisAccess::All], same_cells(indices)])
         }
         Op::ResizeLinear { rows, columns, .. } => {

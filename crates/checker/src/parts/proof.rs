@@ -229,9 +229,11 @@ impl Proof<'_> {
             (Op::Rearrange { .. }, Op::Rearrange { dims: d, strides: s, offset: o, .. }) => {
                 self.check_view(made, (d, s, *o), from[0], out)
             }
-            (Op::Embedding { table, .. }, Op::Embedding { .. }) => {
+            (Op::Embedding { table, entry, .. }, Op::Embedding { entry: own, .. }) => {
+                attributes(entry == own)?;
                 let lead = out.len() - 1;
-                let row = out[lead] == spans(self.shape(*table))[1];
+                let table_shape = self.shape(*table);
+                let row = out[lead] == (0, entry.count([table_shape[0], table_shape[1]])[1]);
                 elements(self.is_whole(*table, from[0]) && *from[1] == out[..lead] && row)
             }
             _ => Err(Reason::Operator),

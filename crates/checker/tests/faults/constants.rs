@@ -61,7 +61,7 @@ fn descriptor_of<'p>(program: &'p Program, work: &Work) -> Option<&'p Descriptor
         Work::Matrix(m) => m.descriptor,
         Work::Pool(p) => p.descriptor,
         Work::Vector(v) => v.descriptor,
-        Work::Transfer(_) | Work::Lookup(_) | Work::Expand(_) => return None,
+        Work::Transfer(_) | Work::Lookup(_) | Work::Expand(_) | Work::PackedLookup(_) => return None,
     };
     Some(program.descriptor(id))
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use tpuflow_ir::isa::{
     ChannelParameters, Codes, Expand, FloatFunction, FloatOutput, Lookup, Matrix, MatrixDescriptor, NormParameters,
-    Pool, PoolDescriptor, PoolKind, Scaling, Slope, TableShape, Transfer, Vector, VectorOp, Weights,
+    PackedLookup, Pool, PoolDescriptor, PoolKind, Scaling, Slope, TableShape, Transfer, Vector, VectorOp, Weights,
 };
 use tpuflow_ir::program::{Allocation, LayerSummary};
 use tpuflow_ir::{
@@ -81,6 +81,9 @@ fn named() -> BTreeSet<String> {
         }
         Expand { ddr_space, ddr_address, local_address, rows, row_bytes, block, codes }
         Lookup { table, indices, output, first, count }
+        PackedLookup {
+            ddr_address, spaces, size, columns, rows, row_bytes, block, codes, indices, output, first, count
+        }
         Weights { address, row_bytes, plane_bytes }
         Matrix {
             descriptor, input, output, first_pixel, pixels, first_column, columns, output_channel, weights, parameters,
@@ -107,7 +110,7 @@ fn named() -> BTreeSet<String> {
     };
     names.extend(enums! {
         Parts { Grid { images, rows, columns }, Boxes(_) }
-        Work { Transfer(_), Lookup(_), Matrix(_), Pool(_), Vector(_), Expand(_) }
+        Work { Transfer(_), Lookup(_), Matrix(_), Pool(_), Vector(_), Expand(_), PackedLookup(_) }
         Descriptor { Matrix(_), Pool(_), Vector(_) }
         PoolKind {
             Max, Average { input_zero, count_include_pad, beyond, divisors, codes },

@@ -104,6 +104,7 @@ fn views(work: &mut Work) -> Vec<&mut View> {
     match work {
         Work::Transfer(_) => vec![],
         Work::Expand(_) => vec![],
+        Work::PackedLookup(l) => vec![&mut l.indices, &mut l.output],
         Work::Lookup(l) => vec![&mut l.table, &mut l.indices, &mut l.output],
         Work::Matrix(m) => vec![&mut m.input, &mut m.output],
         Work::Pool(p) => vec![&mut p.input, &mut p.output],
@@ -382,6 +383,7 @@ fn rows_short(program: &mut Program, random: &mut Random) -> bool {
             Work::Vector(v) => &mut v.rows,
             Work::Expand(e) => &mut e.rows,
             Work::Lookup(l) => &mut l.count,
+            Work::PackedLookup(l) => &mut l.count,
             Work::Transfer(_) => return false,
         };
         *count -= 1;

@@ -15,6 +15,7 @@ mod kinds;
 mod listing;
 mod numbers;
 mod packed;
+mod packed_tables;
 mod rules;
 mod states;
 

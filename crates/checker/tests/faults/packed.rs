@@ -1,7 +1,7 @@
 //! Packed weights: programs that expand other codes, other scales, or in another form than the graph's.
 
 use tpuflow_checker::{Rule, check};
-use tpuflow_ir::isa::Expand;
+use tpuflow_ir::isa::{Expand, PackedForm};
 use tpuflow_ir::packed::CodeKind;
 use tpuflow_ir::{Graph, Machine, Packed, Program, Work};
 use tpuflow_scheduler::{Options, schedule};
@@ -70,8 +70,10 @@ fn every_field_of_an_expansion_is_proven() {
         refused("longer blocks", &|e| e.block *= 2);
         refused("blocks of nothing", &|e| e.block = 0);
         for kind in [CodeKind::Symmetric, CodeKind::ZeroPoints, CodeKind::Floats] {
-            if expand(&mut sound.clone()).codes != kind {
-                refused("codes of another kind", &|e| e.codes = kind);
+            for form in [PackedForm::by_row(kind), PackedForm::ByColumn(kind)] {
+                if expand(&mut sound.clone()).codes != form {
+                    refused("codes in another form", &|e| e.codes = form);
+                }
             }
         }
         refused("later codes", &|e| e.ddr_address += 1);

@@ -1,7 +1,7 @@
 //! Why an operator does not fit its operands.
 
 use super::{FunctionError, TableError};
-use crate::{PadMode, Real, Window};
+use crate::{PadMode, Real, TableEntry, Window};
 
 /// Errors of an operator's operands or parameters; the layer's name is said elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -130,6 +130,11 @@ pub enum ShapeError {
     /// An embedding of other operands.
     #[error("table must be a constant matrix and indices int32")]
     Embedding,
+    /// An entry that a table does not have.
+    #[error(
+        "a table of {shape:?} has no entries of {entry:?}: those of a packed one are columns or rows of whole blocks, of another rows"
+    )]
+    Entry { entry: TableEntry, shape: Vec<usize> },
     /// The tensor that is no image.
     #[error("input {0:?} must have rank 4")]
     ImageRank(Vec<usize>),

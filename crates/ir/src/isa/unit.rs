@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Descriptor, VectorOp, Work};
-use crate::{Machine, Op, Space, TensorId};
+use crate::{Machine, Op, Space, TableEntry, TensorId};
 
 /// A unit with its own in-order queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -34,6 +34,8 @@ pub enum WorkKind {
     Lookup,
     /// [`Work::Expand`].
     Expand,
+    /// [`Work::PackedLookup`].
+    PackedLookup,
     /// [`Work::Matrix`].
     Matrix,
     /// [`Work::Pool`].
@@ -46,8 +48,16 @@ pub enum WorkKind {
 
 impl WorkKind {
     /// All kinds.
-    pub const ALL: [Self; 7] =
-        [Self::Transfer, Self::Lookup, Self::Expand, Self::Matrix, Self::Pool, Self::Vector, Self::Move];
+    pub const ALL: [Self; 8] = [
+        Self::Transfer,
+        Self::Lookup,
+        Self::Expand,
+        Self::PackedLookup,
+        Self::Matrix,
+        Self::Pool,
+        Self::Vector,
+        Self::Move,
+    ];
 
     /// The work of most instructions of an operator; `shape` gives the shapes of its operands.
     #[must_use]
@@ -56,7 +66,8 @@ impl WorkKind {
             Op::Conv { .. } if op.is_depthwise(shape) => Self::Pool,
             Op::Conv { .. } | Op::MatMul { .. } => Self::Matrix,
             Op::MaxPool { .. } | Op::AveragePool { .. } => Self::Pool,
-            Op::Embedding { .. } => Self::Lookup,
+            Op::Embedding { entry: TableEntry::Row, .. } => Self::Lookup,
+            Op::Embedding { .. } => Self::PackedLookup,
             Op::Pad { .. } | Op::Rearrange { .. } | Op::Gather { .. } | Op::InsertZeros { .. } => Self::Move,
             Op::Concat { requants, .. } if requants.iter().all(Option::is_none) => Self::Move,
             Op::Concat { .. }
@@ -77,7 +88,7 @@ impl WorkKind {
 }
 
 impl Work {
-    /// The address space of the external memory it reads or writes, if it does.
+    /// The address space of the external memory it reads or writes, if it is one.
     #[must_use]
     pub fn ddr_space(&self) -> Option<u8> {
         match self {
@@ -87,7 +98,8 @@ impl Work {
                 Space::Ddr(space) => Some(space),
                 Space::Cache | Space::EwpCache => None,
             },
-            Self::Matrix(_) | Self::Pool(_) | Self::Vector(_) => None,
+            // Of several.
+            Self::PackedLookup(_) | Self::Matrix(_) | Self::Pool(_) | Self::Vector(_) => None,
         }
     }
 
@@ -98,6 +110,7 @@ impl Work {
             Self::Transfer(_) => WorkKind::Transfer,
             Self::Lookup(_) => WorkKind::Lookup,
             Self::Expand(_) => WorkKind::Expand,
+            Self::PackedLookup(_) => WorkKind::PackedLookup,
             Self::Matrix(_) => WorkKind::Matrix,
             Self::Pool(_) => WorkKind::Pool,
             Self::Vector(vector) => match descriptors.get(vector.descriptor.index()) {
@@ -155,6 +168,9 @@ pub struct UnitSpec {
     pub color: [&'static str; 2],
 }
 
+/// What either DMA line does.
+const DMA_WORK: &[WorkKind] = &[WorkKind::Transfer, WorkKind::Lookup, WorkKind::Expand, WorkKind::PackedLookup];
+
 /// All units, in the order of [`Unit::index`]; of those that compute, the earlier is served first where two meet at a bank.
 pub const UNITS: [UnitSpec; Unit::COUNT] = [
     UnitSpec {
@@ -162,7 +178,7 @@ pub const UNITS: [UnitSpec; Unit::COUNT] = [
         name: "dtl0",
         short: "DTL0",
         title: "DMA line 0",
-        work: &[WorkKind::Transfer, WorkKind::Lookup, WorkKind::Expand],
+        work: DMA_WORK,
         law: Law::Transfer,
         color: ["#8059c9", "#9d7be0"],
     },
@@ -171,7 +187,7 @@ pub const UNITS: [UnitSpec; Unit::COUNT] = [
         name: "dtl1",
         short: "DTL1",
         title: "DMA line 1",
-        work: &[WorkKind::Transfer, WorkKind::Lookup, WorkKind::Expand],
+        work: DMA_WORK,
         law: Law::Transfer,
         color: ["#1a9aa8", "#35b5c3"],
     },

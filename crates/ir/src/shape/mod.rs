@@ -185,13 +185,7 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Shape
         Op::Pad { input, before, after, mode } => movement::pad(get(*input), [before, after], *mode),
         Op::Rearrange { input, dims, strides, offset } => movement::rearrange(get(*input), dims, strides, *offset),
         Op::Gather { input, axis, indices } => movement::gather(get(*input), *axis, indices),
-        Op::Embedding { table, indices } => {
-            let (t, i) = (get(*table), get(*indices));
-            if t.constant.is_none() || t.shape.len() != 2 || i.dtype != DType::I32 {
-                return Err(ShapeError::Embedding);
-            }
-            Ok((i.elements() * t.shape[1], Output::Exactly(t.dtype)))
-        }
+        Op::Embedding { table, indices, entry } => rows::embedding(get(*table), get(*indices), *entry),
         Op::ResizeLinear { input, rows, columns } => movement::resize(get(*input), rows, columns),
         Op::InsertZeros { input, stride } => movement::insert_zeros(get(*input), *stride),
         Op::Select { condition, a, b } => pointwise::select([get(*condition), get(*a), get(*b)]),

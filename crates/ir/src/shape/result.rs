@@ -39,9 +39,10 @@ pub fn result_shape(op: &Op, tensors: &[Tensor]) -> Option<Vec<usize>> {
             }
             Some(out)
         }
-        Op::Embedding { table, indices } => {
+        Op::Embedding { table, indices, entry } => {
             let mut out = shape(indices);
-            out.push(shape(table)[1]);
+            let table = shape(table);
+            out.push(entry.count([*table.first()?, *table.get(1)?])[1]);
             Some(out)
         }
         Op::ResizeLinear { input, rows, columns } => {

@@ -3,7 +3,7 @@
 use super::{Output, broadcast, clamp, factor, kind, positive, requant, single};
 use crate::error::ShapeError;
 use crate::op::{Exponentials, FloatNorm, FloatReduction, Norm, ReduceKind};
-use crate::{Arithmetic, DType, Requant, Tensor};
+use crate::{Arithmetic, DType, Requant, TableEntry, Tensor};
 
 /// Shares of exponentials along rows, some of them masked.
 pub(super) fn softmax(
@@ -25,6 +25,25 @@ pub(super) fn softmax(
         return Err(ShapeError::Mask { mask: mask.shape.clone(), input: x.shape.clone() });
     }
     Ok((x.elements(), output))
+}
+
+/// Entries of a constant table by index.
+pub(super) fn embedding(table: &Tensor, indices: &Tensor, entry: TableEntry) -> Result<(usize, Output), ShapeError> {
+    let &[rows, columns] = &table.shape[..] else { return Err(ShapeError::Embedding) };
+    if table.constant.is_none() || indices.dtype != DType::I32 {
+        return Err(ShapeError::Embedding);
+    }
+    let possible = match (entry, &table.packed) {
+        (TableEntry::Row, None) | (TableEntry::Column, Some(_)) => true,
+        (TableEntry::Rows(each), Some(packed)) => {
+            each > 0 && each.is_multiple_of(packed.block.max(1)) && rows.is_multiple_of(each as usize)
+        }
+        _ => false,
+    };
+    if !possible {
+        return Err(ShapeError::Entry { entry, shape: table.shape.clone() });
+    }
+    Ok((indices.elements() * entry.count([rows, columns])[1], Output::Exactly(table.dtype)))
 }
 
 /// Normalised rows by a scale and an offset a channel.

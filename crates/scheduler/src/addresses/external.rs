@@ -9,7 +9,9 @@ use crate::error::ScheduleError;
 use crate::memory_space::{PortPlace, StateBuffers};
 use crate::parameters::IoMemory;
 use crate::virtual_program::addresses::{Addresses, lifetimes};
-use crate::virtual_program::{BufferId, Content, Memory, Packing, VirtualAddress, VirtualInstruction, VirtualProgram};
+use crate::virtual_program::{
+    BufferId, Content, Memory, PackedPart, PackedTable, Packing, VirtualAddress, VirtualInstruction, VirtualProgram,
+};
 
 /// External memory: in every address space constants in order of first use from address 0, then states, inputs, outputs and
 /// spilled tensors.
@@ -39,12 +41,29 @@ pub(crate) struct Ports<'a> {
     pub memory: IoMemory,
 }
 
+/// Packed tables, of whose entries others may read one as well.
+#[derive(Default)]
+struct Tables {
+    starts: BTreeMap<PackedTable, u64>,
+    /// Address space and address.
+    parts: BTreeMap<PackedPart, (usize, u64)>,
+}
+
+impl Tables {
+    /// Where a buffer lies that is an entry of a table.
+    fn place(&self, content: &Content) -> Option<(usize, u64)> {
+        let Content::Constant(Packing::Expand(part)) = content else { return None };
+        self.parts.get(part).copied()
+    }
+}
+
 /// Bytes a virtual instruction moves to or from external memory.
 fn traffic(instruction: &VirtualInstruction) -> u64 {
     match &instruction.work {
         Work::Transfer(t) => t.total_bytes(),
         Work::Expand(e) => e.packed_bytes(),
         Work::Lookup(l) => u64::from(l.count) * l.table.payload() as u64,
+        Work::PackedLookup(l) => u64::from(l.count) * l.index_bytes(),
         _ => 0,
     }
 }
@@ -56,6 +75,7 @@ fn cycles(instruction: &VirtualInstruction, machine: &Machine) -> u64 {
         Work::Transfer(t) => start + timing::transfer_cycles(t, machine),
         Work::Expand(e) => start + timing::expand_lead(e, machine) + timing::transfer_cycles(&e.run(), machine),
         Work::Lookup(l) => start + timing::lookup_cycles(l, machine),
+        Work::PackedLookup(l) => start + timing::lookup_lead(l, machine) + timing::packed_lookup_cycles(l, machine),
         _ => 0,
     }
 }
@@ -111,9 +131,13 @@ fn spaces(
     split: ChannelSplit,
     first: &[BufferId],
     in_first_space: &BTreeSet<BufferId>,
+    tables: &Tables,
 ) -> Vec<usize> {
     let count = machine.ddr_spaces();
     let mut found = vec![None; code.buffers.len()];
+    for (buffer, found) in code.buffers.iter().zip(&mut found) {
+        *found = tables.place(&buffer.content).map(|(space, _)| space);
+    }
     // Traffic so far, activations included.
     let mut load = vec![0u64; count];
     let mut visit = |instruction: &VirtualInstruction| {
@@ -161,9 +185,10 @@ pub(crate) fn external(
         IoMemory::Contiguous => ports.inputs.iter().chain(ports.outputs).flat_map(PortPlace::buffers).collect(),
         IoMemory::Separate | IoMemory::Shared => BTreeSet::new(),
     };
-    let space_of = self::spaces(code, machine, split, &first, &in_first_space);
     let mut memory = External { recipes: Vec::new(), bytes: vec![0; machine.ddr_spaces()] };
-    memory.place_constants(code, machine, &first, &space_of, &mut placed, addresses);
+    let tables = memory.place_tables(code, machine, &mut placed, addresses);
+    let space_of = self::spaces(code, machine, split, &first, &in_first_space, &tables);
+    memory.place_constants(code, machine, (&first, &space_of), &tables, &mut placed, addresses);
     // A constant that is also an output need not be loaded by anyone; it still has a place.
     for buffer in ports.outputs.iter().flat_map(PortPlace::buffers) {
         let is_constant = matches!(code.buffers[buffer.index()].content, Content::Constant(_));
@@ -214,14 +239,54 @@ impl External {
         self.bytes[space] += padded(code, buffer, machine.word());
     }
 
+    /// Places packed tables at one address of all the address spaces that they lie in, before other constants.
+    fn place_tables(
+        &mut self,
+        code: &VirtualProgram,
+        machine: &Machine,
+        placed: &mut [bool],
+        addresses: &mut Addresses,
+    ) -> Tables {
+        let (word, mut tables) = (machine.word(), Tables::default());
+        for instruction in &code.instructions {
+            let (Work::PackedLookup(lookup), Some((_, [buffer, _]))) = (&instruction.work, instruction.lookup()) else {
+                continue;
+            };
+            let Content::Constant(Packing::Entries(table)) = &code.buffers[buffer.index()].content else { continue };
+            if std::mem::replace(&mut placed[buffer.index()], true) {
+                continue;
+            }
+            let base = match tables.starts.get(table) {
+                Some(&base) => base,
+                None => {
+                    let base = self.bytes.iter().copied().max().unwrap_or(0);
+                    self.bytes.fill(base);
+                    let own = lookup.entries().min(table.spaces) as usize;
+                    for space in 0..own {
+                        self.recipes.push((space, base, buffer));
+                        self.bytes[space] = base + stored(code, buffer, space, word);
+                    }
+                    tables.starts.insert(table.clone(), base);
+                    base
+                }
+            };
+            addresses[buffer.index()] = (Space::Ddr(0), base);
+            for (number, part) in table.entries().enumerate() {
+                let (space, before) = (number as u32 % table.spaces, number as u32 / table.spaces);
+                tables.parts.insert(part, (space as usize, base + u64::from(before) * lookup.stride(word)));
+            }
+        }
+        tables
+    }
+
     /// Places all constants that some instruction loads in order of first use, those that lie together (by the `first` of them)
     /// one behind the other.
     fn place_constants(
         &mut self,
         code: &VirtualProgram,
         machine: &Machine,
-        first: &[BufferId],
-        space_of: &[usize],
+        (first, space_of): (&[BufferId], &[usize]),
+        tables: &Tables,
         placed: &mut [bool],
         addresses: &mut Addresses,
     ) {
@@ -246,6 +311,10 @@ impl External {
             let space = space_of[group.index()];
             let alone = members[&group].len() == 1;
             for &buffer in &members[&group] {
+                if let Some((space, address)) = tables.place(&code.buffers[buffer.index()].content) {
+                    addresses[buffer.index()] = (Space::Ddr(space as u8), address);
+                    continue;
+                }
                 if let Content::Constant(packing) = &code.buffers[buffer.index()].content {
                     if let Some(&place) = known.get(packing).filter(|_| alone) {
                         addresses[buffer.index()] = place;
@@ -321,6 +390,14 @@ fn by_live_ranges(
 /// Alignment of the start of a tensor.
 fn page(machine: &Machine) -> u64 {
     machine.page_bytes().max(machine.word() as u64)
+}
+
+/// Bytes of a constant in an address space, whole words.
+pub(crate) fn stored(code: &VirtualProgram, buffer: BufferId, space: usize, word: usize) -> u64 {
+    let all = padded(code, buffer, word);
+    let Content::Constant(Packing::Entries(table)) = &code.buffers[buffer.index()].content else { return all };
+    let (entries, spaces) = (table.entries().count(), table.spaces as usize);
+    all / entries.div_ceil(spaces) as u64 * entries.saturating_sub(space).div_ceil(spaces) as u64
 }
 
 /// Bytes of a buffer in whole words.

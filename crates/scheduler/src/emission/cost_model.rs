@@ -95,6 +95,18 @@ impl<'a> CostModel<'a> {
                 let start = ready.max(self.free[unit]) + lead;
                 self.transfer(unit, start, runs.iter().map(|run| (run.channel, run.page, run.bytes)))
             }
+            Work::PackedLookup(lookup) => {
+                let lead = machine.dma.start + machine.dma.latency + timing::lookup_lead(lookup, machine);
+                self.moved[unit] += lead + timing::packed_lookup_cycles(lookup, machine);
+                let start = ready.max(self.free[unit]) + lead;
+                // Entries are picked at run time: take one after the other.
+                let each = lookup.columns.unwrap_or(1);
+                let runs = (lookup.first..lookup.first + lookup.count)
+                    .map(|n| n % lookup.entries().max(1) * each)
+                    .flat_map(|index| timing::entry_runs(lookup, index, 0, machine))
+                    .collect::<Vec<_>>();
+                self.transfer(unit, start, runs.iter().map(|(run, _)| (run.channel, run.page, run.bytes)))
+            }
             Work::Lookup(lookup) => {
                 let start = ready.max(self.free[unit]) + machine.dma.start + machine.dma.latency;
                 let bytes = lookup.table.payload() as u64;

@@ -4,6 +4,8 @@
 //! power of two or whole words; the two bytes of int16 weights lie in planes apart, floats side by side. Parameters follow the encodings of
 //! [`tpuflow_ir::isa`].
 
+use std::ops::Range;
+
 use tpuflow_ir::Arithmetic::{Fixed, Float};
 use tpuflow_ir::isa::{ChannelParameters, NormParameters, Slope};
 use tpuflow_ir::layout::pack as pack_activation;
@@ -11,12 +13,22 @@ use tpuflow_ir::{Op, Packed, TensorId, timing};
 
 use crate::network::Network;
 use crate::network::{Linear, row_bytes};
-use crate::virtual_program::{Packing, Tile};
+use crate::virtual_program::{PackedPart, Packing, Tile};
 
 /// Writes a constant at the start of `out`, which is zero and at least as long.
-pub(crate) fn pack(network: &Network, packing: &Packing, word: usize, out: &mut [u8]) {
+pub(crate) fn pack(network: &Network, packing: &Packing, (space, word): (usize, usize), out: &mut [u8]) {
     match packing {
         Packing::Weights { step, tiles } => weights(network, &network.steps[*step].op, tiles, word, out),
+        Packing::Expand(part) => {
+            expandable(network, part, out);
+        }
+        Packing::Entries(table) => {
+            let mut out = out;
+            for part in table.entries().skip(space).step_by(table.spaces as usize) {
+                let bytes = expandable(network, &part, out).next_multiple_of(word);
+                out = out.split_at_mut(bytes.min(out.len())).1;
+            }
+        }
         Packing::Parameters { step, first, count } => {
             copy(&channel_parameters(network, &network.steps[*step].op, *first, *count), out);
         }
@@ -44,7 +56,7 @@ pub(crate) fn pack(network: &Network, packing: &Packing, word: usize, out: &mut 
         Packing::Activation { tensor } => activation(network, *tensor, word, out),
         Packing::Bundle(parts) => {
             for (offset, part) in parts {
-                pack(network, part, word, &mut out[*offset as usize..]);
+                pack(network, part, (space, word), &mut out[*offset as usize..]);
             }
         }
     }
@@ -62,9 +74,6 @@ fn activation(network: &Network, tensor: TensorId, word: usize, out: &mut [u8]) 
 
 fn weights(network: &Network, op: &Op, tiles: &[Tile], word: usize, out: &mut [u8]) {
     let Some(linear) = Linear::of(op, network) else { return };
-    if let Some(packed) = linear.packed(network) {
-        return packed_weights(&linear, packed, tiles, word, out);
-    }
     let tensor = network.tensor(linear.right);
     let (bytes, size) = (tensor.constant.as_deref().unwrap_or_default(), tensor.dtype.bytes());
     let k = linear.k() as usize;
@@ -92,27 +101,59 @@ fn weights(network: &Network, op: &Op, tiles: &[Tile], word: usize, out: &mut [u
     }
 }
 
-/// Tiles of packed weights as [`Expand`] reads them.
-fn packed_weights(linear: &Linear, packed: &Packed, tiles: &[Tile], word: usize, mut out: &mut [u8]) {
-    let (rows, columns) = (linear.k() as usize, linear.columns() as usize);
-    for &(_, first, count) in tiles {
-        let expand = linear.expand(packed, count, word);
-        let (header, row) = (expand.header_bytes() as usize, expand.code_bytes() as usize);
-        let (tile, rest) = out.split_at_mut(expand.packed_bytes() as usize);
-        out = rest;
-        for (block, bytes) in tile.chunks_mut(header + packed.block as usize * row).enumerate() {
-            let first_row = block * packed.block as usize;
-            for column in 0..count as usize {
-                let (cell, shift) = (block * columns + first as usize + column, column % 2 * 4);
-                bytes[column] = packed.scales[cell];
-                if packed.has_zero_points {
-                    bytes[expand.row_bytes as usize + column / 2] |= packed.zero_point(cell) << shift;
-                }
-                for k in first_row..rows.min(first_row + packed.block as usize) {
-                    let at = header + (k - first_row) * row + column / 2;
-                    bytes[at] |= packed.code(k * columns + first as usize + column) << shift;
-                }
-            }
+/// A part of a packed constant as [`Expand`](tpuflow_ir::isa::Expand) reads it; how many bytes that are.
+fn expandable(network: &Network, part: &PackedPart, out: &mut [u8]) -> usize {
+    let tensor = network.tensor(part.tensor);
+    let (Some(packed), &[_, all]) = (&tensor.packed, &tensor.shape[..]) else { return 0 };
+    let expand = part.expand(packed);
+    let [first_row, rows] = part.rows.map(|n| n as usize);
+    let (mut at, block) = (0, packed.block as usize);
+    for start in (first_row..first_row + rows).step_by(block) {
+        let own = start..(first_row + rows).min(start + block);
+        let bytes = expand.block_bytes(own.len() as u64) as usize;
+        let out = &mut out[at..at + bytes];
+        if part.is_by_column {
+            records(packed, part, own, all, out);
+        } else {
+            lines(packed, part, own, all, out);
+        }
+        at += bytes;
+    }
+    at
+}
+
+/// A block by row: scales, zero points, rows of codes.
+fn lines(packed: &Packed, part: &PackedPart, rows: Range<usize>, all: usize, out: &mut [u8]) {
+    let [first, count] = part.columns.map(|n| n as usize);
+    let expand = part.expand(packed);
+    let (width, cells) = (part.row_bytes as usize, rows.start / packed.block as usize * all + first);
+    let (header, codes) = out.split_at_mut(expand.header_bytes() as usize);
+    for column in 0..count {
+        header[column] = packed.scales[cells + column];
+        if packed.has_zero_points {
+            header[width + column / 2] |= packed.zero_point(cells + column) << (column % 2 * 4);
+        }
+    }
+    for (k, line) in rows.zip(codes.chunks_mut(expand.code_bytes() as usize)) {
+        for column in 0..count {
+            line[column / 2] |= packed.code(k * all + first + column) << (column % 2 * 4);
+        }
+    }
+}
+
+/// A block by column: of each its scale, its zero point, its codes.
+fn records(packed: &Packed, part: &PackedPart, rows: Range<usize>, all: usize, out: &mut [u8]) {
+    let [first, count] = part.columns.map(|n| n as usize);
+    let expand = part.expand(packed);
+    let (header, cells) = (expand.record_header_bytes() as usize, rows.start / packed.block as usize * all + first);
+    let records = out.chunks_exact_mut(expand.record_bytes(rows.len() as u64) as usize);
+    for (column, record) in records.take(count).enumerate() {
+        record[0] = packed.scales[cells + column];
+        if packed.has_zero_points {
+            record[1] = packed.zero_point(cells + column);
+        }
+        for (at, k) in rows.clone().enumerate() {
+            record[header + at / 2] |= packed.code(k * all + first + column) << (at % 2 * 4);
         }
     }
 }

@@ -135,7 +135,10 @@ impl Lowering<'_> {
     /// halved as long as the array takes less time than their weights to arrive.
     fn widest(&self, shape: &Shape) -> u32 {
         let machine = self.context.machine;
-        let columns = machine.array.columns;
+        let columns = shape.linear.table_columns.unwrap_or(machine.array.columns);
+        if shape.linear.table_columns.is_some() {
+            return columns;
+        }
         if !self.options.narrow_weight_tiles || shape.right.is_some() || shape.linear.groups > 1 {
             return columns;
         }

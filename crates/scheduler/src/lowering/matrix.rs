@@ -8,13 +8,13 @@
 use std::ops::Range;
 
 use tpuflow_ir::isa::{ChannelParameters, Codes, Direction, Expand, FloatOutput, Matrix, MatrixDescriptor, Weights};
-use tpuflow_ir::{DType, Descriptor, Op, Space, Table, TensorId, View, Work, timing};
+use tpuflow_ir::{DType, Descriptor, Op, Packed, Space, Table, TensorId, View, Work, timing};
 
 use super::cut::{Cut, Shape};
 use super::reduce::cut_out;
 use super::{Lowering, Shortage, codes, refine, slices};
-use crate::network::{Linear, row_bytes};
-use crate::virtual_program::{BufferId, Content, Memory, Packing, Tile, VirtualInstruction};
+use crate::network::Linear;
+use crate::virtual_program::{BufferId, Content, Memory, PackedPart, Packing, Tile, VirtualInstruction};
 
 /// Weights and channel parameters of a group in the caches.
 struct Loaded {
@@ -301,20 +301,21 @@ impl Lowering<'_> {
         let mut weights = Vec::with_capacity(tiles.len());
         let mut pending = Vec::with_capacity(tiles.len());
         for part in tiles.chunks(at_once.max(1)) {
-            let list: Vec<Tile> = part.iter().map(|&(first, count)| (lead, first, count)).collect();
             let bytes = part.iter().map(|&(_, n)| linear.tile_bytes(n, dtype, word)).sum();
-            let expands: Option<Vec<Expand>> =
-                packed.map(|packed| part.iter().map(|&(_, n)| linear.expand(packed, n, word)).collect());
-            let stored = expands.as_ref().map_or(bytes, |list| list.iter().map(Expand::packed_bytes).sum());
-            let step = self.context.network.weights_of(self.index);
-            let content = Content::Constant(Packing::Weights { step, tiles: list });
-            let from = self.code.buffer(name.clone(), stored, Memory::Ddr, content);
             let to = self.code.buffer(name.clone(), bytes, Memory::Cache, Content::Computed);
             let loads = self.code.instructions.len();
             let last = part.last() == nest.cut.tiles.last();
-            match expands {
-                Some(expands) => self.expand(&expands, from, to, last),
+            match packed {
+                Some(packed) => {
+                    let network = &self.context.network;
+                    let tiles = part.iter().map(|&tile| linear.packed_tile(network, tile, word)).collect();
+                    self.expand(&name, packed, tiles, to, last);
+                }
                 None => {
+                    let step = self.context.network.weights_of(self.index);
+                    let list: Vec<Tile> = part.iter().map(|&(first, count)| (lead, first, count)).collect();
+                    let content = Content::Constant(Packing::Weights { step, tiles: list });
+                    let from = self.code.buffer(name.clone(), bytes, Memory::Ddr, content);
                     for bytes in self.weight_parts(bytes, last) {
                         self.code.load(self.layer, from, to, Memory::Cache, bytes);
                     }
@@ -327,7 +328,7 @@ impl Lowering<'_> {
                 let size = linear.tile_bytes(columns, dtype, word);
                 weights.push(Weights {
                     address: to.at(offset),
-                    row_bytes: row_bytes(columns, dtype, word) as u32,
+                    row_bytes: linear.row_bytes(columns, dtype, word) as u32,
                     plane_bytes: if dtype == DType::I16 { (size / 2) as u32 } else { 0 },
                 });
                 offset += size;
@@ -336,24 +337,26 @@ impl Lowering<'_> {
         (weights, pending)
     }
 
-    /// Loads tiles of packed weights, one behind the other in both buffers, each in as many parts as it would have otherwise.
-    fn expand(&mut self, tiles: &[Expand], from: BufferId, to: BufferId, last: bool) {
+    /// Loads tiles of packed weights, one behind the other in the cache, each in as many parts as it would have otherwise.
+    fn expand(&mut self, name: &str, packed: &Packed, tiles: Vec<PackedPart>, to: BufferId, last: bool) {
         let word = self.context.machine.word() as u64;
-        let (mut packed, mut local) = (0, 0);
-        for tile in tiles {
+        let mut local = 0;
+        for part in tiles {
+            let tile = part.expand(packed);
+            let content = Content::Constant(Packing::Expand(part));
+            let from = self.code.buffer(name.to_owned(), tile.packed_bytes(), Memory::Ddr, content);
             let parts = self.weight_parts(tile.packed_bytes(), last).len() as u32;
             let step = tile.rows.div_ceil(parts.max(1)).next_multiple_of(tile.block);
             for first in (0..tile.rows).step_by(step as usize) {
-                let before = Expand { rows: first, ..*tile };
+                let before = Expand { rows: first, ..tile };
                 let part = Expand {
-                    ddr_address: from.at(packed + before.packed_bytes()),
+                    ddr_address: from.at(before.packed_bytes()),
                     local_address: to.at(local + before.bytes()),
                     rows: step.min(tile.rows - first),
-                    ..*tile
+                    ..tile
                 };
                 self.code.instructions.push(VirtualInstruction::new(self.layer, Work::Expand(part)));
             }
-            packed += tile.packed_bytes();
             local += tile.bytes().next_multiple_of(word);
         }
     }

@@ -13,6 +13,7 @@ mod pool;
 mod ports;
 mod reduce;
 mod staging;
+mod table;
 pub(crate) mod vector;
 
 use crate::context::PlanningContext;
@@ -28,7 +29,7 @@ use std::sync::Arc;
 
 use tpuflow_ir::isa::{Codes, Scaling, TableShape};
 use tpuflow_ir::layout::image;
-use tpuflow_ir::{Descriptor, LayerId, Op, Requant, Space, Table, TensorId, View, Window, Work};
+use tpuflow_ir::{Descriptor, LayerId, Op, Requant, Space, Table, TableEntry, TensorId, View, Window, Work};
 
 use crate::virtual_program::{BufferId, Content, Memory, Packing, VirtualInstruction, VirtualProgram};
 
@@ -153,7 +154,8 @@ impl<'a> Lowering<'a> {
                 self.movement(op, output)
             }
             Op::Gather { input, axis, indices } => self.gather(*input, *axis, indices, output),
-            Op::Embedding { table, indices } => self.embedding(*table, *indices, output),
+            Op::Embedding { table, indices, entry: TableEntry::Row } => self.embedding(*table, *indices, output),
+            Op::Embedding { table, indices, entry } => self.packed_embedding(*table, *indices, *entry, output),
             Op::Reduce { input, kind, axes, requant } => self.reduction(*input, *kind, axes, requant, output),
             _ => self.elementwise(op, output),
         }

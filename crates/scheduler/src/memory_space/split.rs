@@ -303,6 +303,7 @@ fn views(work: &Work) -> impl Iterator<Item = &View> {
     let list: Vec<&View> = match work {
         Work::Transfer(_) | Work::Expand(_) => vec![],
         Work::Lookup(l) => vec![&l.table, &l.indices, &l.output],
+        Work::PackedLookup(l) => vec![&l.indices, &l.output],
         Work::Matrix(m) => vec![&m.input, &m.output],
         Work::Pool(p) => vec![&p.input, &p.output],
         Work::Vector(v) => v.inputs.iter().chain([&v.output]).collect(),
@@ -339,6 +340,7 @@ fn moved(virtual_instruction: &mut VirtualInstruction, buffer: BufferId, piece: 
         // What is loaded is never cut.
         Work::Expand(_) => {}
         Work::Lookup(l) => [&mut l.indices, &mut l.output].into_iter().for_each(put),
+        Work::PackedLookup(l) => [&mut l.indices, &mut l.output].into_iter().for_each(put),
         Work::Matrix(m) => {
             [&mut m.input, &mut m.output].into_iter().for_each(put);
             let VirtualAddress { buffer: own, offset: at } = VirtualAddress::of_field(m.weights.address);

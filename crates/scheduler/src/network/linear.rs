@@ -1,10 +1,11 @@
 //! Convolutions and matrix products in the array's terms: rows of weights, columns, groups, and tiles of columns.
 
-use tpuflow_ir::isa::{Codes, Expand, MatrixDescriptor};
+use tpuflow_ir::isa::{Codes, MatrixDescriptor};
 use tpuflow_ir::layout::pixel_bytes;
 use tpuflow_ir::{DType, Machine, Op, Packed, TensorId, View, Window, timing};
 
 use crate::network::Network;
+use crate::virtual_program::PackedPart;
 
 /// Whether a convolution has one output channel per input channel, the form the pooling unit computes. With three taps per
 /// lane and cycle that is always fewer cycles than a diagonal tile on the array.
@@ -29,6 +30,8 @@ pub(crate) struct Linear {
     pub groups: u32,
     /// Products with one right operand each.
     pub leads: u32,
+    /// Columns of every tile, if the right operand is a table of columns as well.
+    pub table_columns: Option<u32>,
 }
 
 impl Linear {
@@ -45,6 +48,7 @@ impl Linear {
                     group_out: w[0] as u32 / groups,
                     groups: *groups,
                     leads: 1,
+                    table_columns: None,
                 })
             }
             Op::MatMul { a, b, .. } => {
@@ -60,6 +64,7 @@ impl Linear {
                     group_out: n as u32,
                     groups: 1,
                     leads: leads as u32,
+                    table_columns: network.table_columns(*b),
                 })
             }
             _ => None,
@@ -107,7 +112,7 @@ impl Linear {
     /// Bytes of the packed weights of a tile: planes of bytes for integers, whole elements side by side for floats.
     pub fn tile_bytes(&self, columns: u32, dtype: DType, word: usize) -> u64 {
         let planes = if dtype.is_float() { 1 } else { dtype.bytes() };
-        let plane = (self.k() as usize * row_bytes(columns, dtype, word)).next_multiple_of(word);
+        let plane = (self.k() as usize * self.row_bytes(columns, dtype, word)).next_multiple_of(word);
         (plane * planes) as u64
     }
 
@@ -117,17 +122,20 @@ impl Linear {
         right.packed.as_ref().filter(|_| self.is_plain() && right.shape.len() == 2)
     }
 
-    /// How a tile of packed weights is loaded, without addresses.
-    pub fn expand(&self, packed: &Packed, columns: u32, word: usize) -> Expand {
-        Expand {
-            ddr_space: 0,
-            ddr_address: 0,
-            local_address: 0,
-            rows: self.k(),
-            row_bytes: row_bytes(columns, DType::I8, word) as u32,
-            block: packed.block,
-            codes: packed.kind(),
+    /// A tile of packed weights.
+    pub fn packed_tile(&self, network: &Network, (first, columns): (u32, u32), word: usize) -> PackedPart {
+        PackedPart {
+            tensor: network.first_equal(self.right),
+            rows: [0, self.k()],
+            columns: [first, columns],
+            row_bytes: self.row_bytes(columns, DType::I8, word) as u32,
+            is_by_column: self.table_columns.is_some(),
         }
+    }
+
+    /// Bytes from row to row of a tile in the cache.
+    pub fn row_bytes(&self, columns: u32, dtype: DType, word: usize) -> usize {
+        row_bytes(self.table_columns.map_or(columns, |all| columns.max(all)), dtype, word)
     }
 
     /// The packing of groups that takes fewer array slots.

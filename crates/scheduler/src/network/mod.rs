@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use tpuflow_ir::constants::EqualConstants;
 use tpuflow_ir::layout::image;
 use tpuflow_ir::shape::{broadcast, product, result_shape};
-use tpuflow_ir::{Graph, LayerId, Op, Tensor, TensorId};
+use tpuflow_ir::{Graph, LayerId, Machine, Op, TableEntry, Tensor, TensorId};
 
 use crate::error::ScheduleError;
 
@@ -43,6 +43,8 @@ pub(crate) struct Network {
     names: Vec<String>,
     /// Which constants of the graph are equal.
     equal: EqualConstants,
+    /// Packed constants whose columns are looked up, and how many of them an entry of that table has.
+    table_columns: BTreeMap<TensorId, u32>,
     /// By step, the first with its weights and the first with its parameters.
     first: Vec<[usize; 2]>,
     /// By tensor, the step whose result it is.
@@ -104,6 +106,29 @@ impl Network {
         }
     }
 
+    /// Notes which constants are tables of columns. Products by them read the entries, so these are tiles: as wide as the array,
+    /// unless such a tile takes much of the cache.
+    fn list_tables(&mut self, machine: &Machine) {
+        for step in &self.steps {
+            let Op::Embedding { table, entry: TableEntry::Column, .. } = &step.op else { continue };
+            let (rows, columns) = match self.tensor(*table).shape[..] {
+                [rows, columns] => (rows as u64, columns as u32),
+                _ => continue,
+            };
+            let mut width = machine.array.columns;
+            while width > 8 && rows * u64::from(width) > machine.cache_bytes() / 16 {
+                width /= 2;
+            }
+            let table = self.equal.find(*table).unwrap_or(*table);
+            self.table_columns.insert(table, width.min(columns));
+        }
+    }
+
+    /// Columns of an entry of the table that a constant is, if its columns are looked up.
+    pub fn table_columns(&self, id: TensorId) -> Option<u32> {
+        self.table_columns.get(&self.first_equal(id)).copied()
+    }
+
     /// Notes which steps read equal constants.
     fn compare_constants(&mut self) {
         let mut weights = BTreeMap::new();
@@ -153,7 +178,7 @@ impl Network {
 ///
 /// # Errors
 /// [`ScheduleError::Graph`] when an invariant of the graph is broken.
-pub(crate) fn prepare(graph: &Graph) -> Result<Network, ScheduleError> {
+pub(crate) fn prepare(graph: &Graph, machine: &Machine) -> Result<Network, ScheduleError> {
     if let Some(broken) = graph.verify().into_iter().next() {
         return Err(ScheduleError::Graph(broken));
     }
@@ -163,6 +188,7 @@ pub(crate) fn prepare(graph: &Graph) -> Result<Network, ScheduleError> {
         steps: Vec::with_capacity(graph.layers.len()),
         names,
         equal: EqualConstants::of(graph),
+        table_columns: BTreeMap::new(),
         first: Vec::new(),
         producers: Vec::new(),
         readers: Vec::new(),
@@ -185,6 +211,7 @@ pub(crate) fn prepare(graph: &Graph) -> Result<Network, ScheduleError> {
         }
     }
     network.compare_constants();
+    network.list_tables(machine);
     network.list_users();
     Ok(network)
 }

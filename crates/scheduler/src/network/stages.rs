@@ -56,7 +56,8 @@ mod tests {
         let y = net.average_pool(y, common::window(4, 1, 0), false);
         let y = net.conv(y, 32, common::window(1, 1, 0), 1);
         let y = net.conv(y, 32, common::window(1, 1, 0), 1);
-        let network = prepare(&net.finish(&[y])).expect("a sound graph");
+        let machine = tpuflow_ir::Machine::preset("128x128_asic").expect("known");
+        let network = prepare(&net.finish(&[y]), &machine).expect("a sound graph");
         assert_eq!(stages(&network), [0, 1, 1, 1, 2, 2]);
     }
 }

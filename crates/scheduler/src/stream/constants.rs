@@ -42,6 +42,6 @@ fn loads_constants(program: &Program, work: &Work) -> bool {
             transfer.direction == Direction::Load && transfer.ddr_address < constants
         }
         Work::Expand(_) => true,
-        Work::Lookup(_) | Work::Matrix(_) | Work::Pool(_) | Work::Vector(_) => false,
+        Work::Lookup(_) | Work::PackedLookup(_) | Work::Matrix(_) | Work::Pool(_) | Work::Vector(_) => false,
     }
 }

@@ -361,7 +361,7 @@ mod tests {
         for seed in 0..40 {
             let mut random = Random(seed);
             let graph = random_graph(&mut random);
-            let network = prepare(&graph).expect("a sound graph");
+            let network = prepare(&graph, &machine).expect("a sound graph");
             let far: BTreeSet<TensorId> = graph
                 .layers
                 .iter()

@@ -94,7 +94,7 @@ pub(crate) fn part(graph: &Graph, layer: &Layer, wanted: &Region) -> Result<Part
         }
         Op::ArgMax { input, .. } => last_axis(&shapes, &layer.op, *input, result, wanted),
         Op::Reduce { input, axes, .. } => reduction(&shapes, &layer.op, (*input, axes), result, wanted),
-        Op::Embedding { table, indices } => {
+        Op::Embedding { table, indices, .. } => {
             all_of_last(result, wanted)?;
             same(shapes.of(*indices), &result[..result.len() - 1])?;
             let own = Region(wanted.0[..result.len() - 1].to_vec());

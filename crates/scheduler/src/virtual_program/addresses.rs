@@ -60,6 +60,10 @@ pub(crate) fn resolve(virtual_instruction: &VirtualInstruction, unit: Unit, addr
             e.ddr_address = address;
             e.local_address = resolved(addresses, e.local_address).1;
         }
+        Work::PackedLookup(l) => {
+            l.ddr_address = resolved(addresses, l.ddr_address).1;
+            [&mut l.indices, &mut l.output].into_iter().for_each(view);
+        }
         Work::Lookup(l) => [&mut l.table, &mut l.indices, &mut l.output].into_iter().for_each(view),
         Work::Matrix(m) => {
             view(&mut m.input);

@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 use indexmap::IndexSet;
 use smallvec::SmallVec;
-use tpuflow_ir::isa::{Direction, Transfer};
+use tpuflow_ir::isa::{Direction, Expand, PackedForm, Transfer};
 use tpuflow_ir::{
-    Descriptor, DescriptorId, InstructionId, LayerId, Machine, Space, TensorId, Unit, View, Work, define_index,
+    Descriptor, DescriptorId, InstructionId, LayerId, Machine, Packed, Space, TensorId, Unit, View, Work, define_index,
 };
 
 define_index! {
@@ -85,6 +85,10 @@ pub(crate) type Tile = (u32, u32, u32);
 pub(crate) enum Packing {
     /// Weight tiles one after the other.
     Weights { step: usize, tiles: Vec<Tile> },
+    /// Packed weights, as one [`Expand`](tpuflow_ir::isa::Expand) reads them.
+    Expand(PackedPart),
+    /// Those of all entries of a table that lie in an address space, in the order of [`PackedTable::entries`].
+    Entries(PackedTable),
     /// Channel parameters.
     Parameters { step: usize, first: u32, count: u32 },
     /// Depthwise weights `[tap][channel]`, then channel parameters on the next word.
@@ -97,6 +101,72 @@ pub(crate) enum Packing {
     Activation { tensor: TensorId },
     /// Several, each at its offset.
     Bundle(Vec<(u64, Packing)>),
+}
+
+/// Rows and columns of a packed constant.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PackedPart {
+    pub tensor: TensorId,
+    /// First row, and how many.
+    pub rows: [u32; 2],
+    /// First column, and how many.
+    pub columns: [u32; 2],
+    /// Elements of a row in the shared cache.
+    pub row_bytes: u32,
+    /// Whether it lies by column.
+    pub is_by_column: bool,
+}
+
+impl PackedPart {
+    /// How it is loaded, without addresses.
+    pub fn expand(&self, packed: &Packed) -> Expand {
+        Expand {
+            ddr_space: 0,
+            ddr_address: 0,
+            local_address: 0,
+            rows: self.rows[1],
+            row_bytes: self.row_bytes,
+            block: packed.block,
+            codes: if self.is_by_column {
+                PackedForm::ByColumn(packed.kind())
+            } else {
+                PackedForm::by_row(packed.kind())
+            },
+        }
+    }
+}
+
+/// A packed constant cut into the entries of a table.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PackedTable {
+    pub tensor: TensorId,
+    /// Rows and columns of the constant.
+    pub shape: [u32; 2],
+    /// Rows and columns of an entry, of which one covers the constant's.
+    pub entry: [u32; 2],
+    /// Elements of a row of an entry in the shared cache.
+    pub row_bytes: u32,
+    /// Whether entries lie by column.
+    pub is_by_column: bool,
+    /// Address spaces that entries lie in, in turn.
+    pub spaces: u32,
+}
+
+impl PackedTable {
+    /// Its entries by number: rows before columns.
+    pub fn entries(&self) -> impl Iterator<Item = PackedPart> + use<> {
+        let Self { tensor, shape, entry, row_bytes, is_by_column, .. } = *self;
+        let starts = move |axis: usize| (0..shape[axis]).step_by(entry[axis].max(1) as usize);
+        starts(0).flat_map(move |row| {
+            starts(1).map(move |column| PackedPart {
+                tensor,
+                rows: [row, entry[0].min(shape[0] - row)],
+                columns: [column, entry[1].min(shape[1] - column)],
+                row_bytes,
+                is_by_column,
+            })
+        })
+    }
 }
 
 /// A stretch of memory with a lifetime.
@@ -148,9 +218,13 @@ impl VirtualInstruction {
 
     /// Where a lookup puts rows of a table, and the buffers of table and indices.
     pub fn lookup(&self) -> Option<(BufferId, [BufferId; 2])> {
-        let Work::Lookup(l) = &self.work else { return None };
-        let buffer = |view: &View| VirtualAddress::of_field(view.address).buffer;
-        Some((buffer(&l.output), [buffer(&l.table), buffer(&l.indices)]))
+        let [output, table, indices] = match &self.work {
+            Work::Lookup(l) => [l.output.address, l.table.address, l.indices.address],
+            Work::PackedLookup(l) => [l.output.address, l.ddr_address, l.indices.address],
+            _ => return None,
+        }
+        .map(|field| VirtualAddress::of_field(field).buffer);
+        Some((output, [table, indices]))
     }
 
     /// Buffer of the result of a unit that computes.
@@ -159,7 +233,7 @@ impl VirtualInstruction {
             Work::Matrix(m) => &m.output,
             Work::Vector(v) => &v.output,
             Work::Pool(p) => &p.output,
-            Work::Transfer(_) | Work::Expand(_) | Work::Lookup(_) => return None,
+            Work::Transfer(_) | Work::Expand(_) | Work::Lookup(_) | Work::PackedLookup(_) => return None,
         };
         Some(VirtualAddress::of_field(output.address).buffer)
     }
@@ -180,6 +254,9 @@ impl VirtualInstruction {
             Work::Expand(e) => [&mut e.local_address, &mut e.ddr_address].into_iter().for_each(shift),
             Work::Lookup(l) => {
                 [&mut l.table, &mut l.indices, &mut l.output].into_iter().for_each(|view| shift(&mut view.address));
+            }
+            Work::PackedLookup(l) => {
+                [&mut l.ddr_address, &mut l.indices.address, &mut l.output.address].into_iter().for_each(shift);
             }
             Work::Matrix(m) => {
                 [&mut m.input.address, &mut m.output.address, &mut m.weights.address].into_iter().for_each(shift);
@@ -203,6 +280,7 @@ impl VirtualInstruction {
                 add(e.ddr_address);
             }
             Work::Lookup(l) => [&l.table, &l.indices, &l.output].into_iter().for_each(|v| add(v.address)),
+            Work::PackedLookup(l) => [l.ddr_address, l.indices.address, l.output.address].into_iter().for_each(add),
             Work::Matrix(m) => [m.input.address, m.output.address, m.weights.address].into_iter().for_each(add),
             Work::Pool(p) => [p.input.address, p.output.address].into_iter().for_each(add),
             Work::Vector(v) => v.inputs.iter().chain([&v.output]).for_each(|v| add(v.address)),

@@ -47,6 +47,10 @@ pub(crate) fn jobs(code: &VirtualProgram, machine: &Machine) -> Vec<UnitWork> {
                 transfer(start + cycles)
             }
             Work::Lookup(l) => transfer(start + timing::lookup_cycles(l, machine)),
+            Work::PackedLookup(l) => {
+                let cycles = timing::lookup_lead(l, machine) + timing::packed_lookup_cycles(l, machine);
+                transfer(start + cycles)
+            }
             Work::Matrix(m) => {
                 let slots = match &descriptors[m.descriptor.index()] {
                     Descriptor::Matrix(d) => timing::matrix_slots(m, d, machine),

@@ -14,7 +14,7 @@ use tpuflow_ir::graph::GraphBuilder;
 use tpuflow_ir::op::{Average, Divisor, Exponentials, FloatNorm, FloatReduction, FloatSlopes, Norm, Slopes};
 use tpuflow_ir::{
     Arithmetic, BinaryKind, DType, Epilogue, Finish, Function, Graph, LinearTap, Machine, Op, Quant, Real, ReduceKind,
-    Requant, Tensor, TensorId, Window,
+    Requant, TableEntry, Tensor, TensorId, Window,
 };
 
 #[allow(unused_imports, reason = "not every test file draws machines")]
@@ -414,7 +414,7 @@ impl Net {
         let table = self.constant(&[rows, width], self.dtype(), lo, hi);
         let mut out = shape.to_vec();
         out.push(width);
-        self.same("embedding", Op::Embedding { table, indices }, &out, table)
+        self.same("embedding", Op::Embedding { table, indices, entry: TableEntry::Row }, &out, table)
     }
 
     pub fn resize(&mut self, input: TensorId, height: usize, width: usize) -> TensorId {

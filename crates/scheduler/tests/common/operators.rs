@@ -1,7 +1,8 @@
 //! Every operator alone, on activations of any type.
 
 use tpuflow_ir::op::PadMode;
-use tpuflow_ir::{BinaryKind, DType, Graph, Op, ReduceKind, TensorId, Window};
+use tpuflow_ir::packed::CodeKind;
+use tpuflow_ir::{BinaryKind, DType, Graph, Op, ReduceKind, TableEntry, TensorId, Window};
 
 use super::{Net, window};
 
@@ -119,6 +120,14 @@ pub const OPERATORS: &[(&str, Make)] = &[
         let row = net.slice(x, 1, 2, 1);
         let mask = truths(net, row, &[1, 10]);
         net.softmax_by(x, Some(mask))
+    }),
+    ("embedding of columns", |net, _| {
+        let table = net.packed_constant([40, 19], 32, CodeKind::ZeroPoints);
+        net.packed_embedding(table, &[2, 3], TableEntry::Column)
+    }),
+    ("embedding of groups of rows", |net, _| {
+        let table = net.packed_constant([160, 9], 16, CodeKind::Symmetric);
+        net.packed_embedding(table, &[2, 3], TableEntry::Rows(32))
     }),
 ];
 

@@ -2,7 +2,8 @@
 //! separate axes, inputs and constants as outputs.
 
 use tpuflow_ir::op::PadMode;
-use tpuflow_ir::{BinaryKind, DType, Graph, Op, ReduceKind, TensorId, Window};
+use tpuflow_ir::packed::CodeKind;
+use tpuflow_ir::{BinaryKind, DType, Graph, Op, ReduceKind, TableEntry, TensorId, Window};
 
 use super::{Net, window};
 
@@ -306,7 +307,8 @@ fn layer(net: &mut Net, x: TensorId, open: &[TensorId], sinks: &mut Vec<TensorId
             2 if rank <= 4 => {
                 let shape = any_shape(net, 30);
                 let shape = &shape[..shape.len().min(4)];
-                net.embedding(7, width, shape)
+                let is_packed = !net.wide && net.float.is_none() && net.random.chance(40);
+                if is_packed { picked(net, width, shape) } else { net.embedding(7, width, shape) }
             }
             _ => windows(net, x)?,
         },
@@ -317,6 +319,20 @@ fn layer(net: &mut Net, x: TensorId, open: &[TensorId], sinks: &mut Vec<TensorId
             if net.random.chance(50) { net.choose(&condition, a, b) } else { net.choose(&condition, b, a) }
         }
     })
+}
+
+/// Entries of `width` elements of a packed table: columns, or rows of whole blocks.
+fn picked(net: &mut Net, width: usize, shape: &[usize]) -> TensorId {
+    let kind = [CodeKind::Symmetric, CodeKind::ZeroPoints, CodeKind::Floats][net.random.below(3)];
+    let rows = [16, 32][net.random.below(2)];
+    let (whole, entry) = if width.is_multiple_of(rows) && net.random.chance(50) {
+        ([7 * rows, width / rows], TableEntry::Rows(rows as u32))
+    } else {
+        ([width, 1 + net.random.below(150)], TableEntry::Column)
+    };
+    let block = [16, 32][net.random.below(1 + rows / 32)];
+    let table = net.packed_constant(whole, block, kind);
+    net.packed_embedding(table, shape, entry)
 }
 
 /// Stretches of one tensor joined, as the taps of a convolution are: of any length, some in other pixels.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tpuflow_ir::op::{Average as FixedAverage, Exponentials};
-use tpuflow_ir::{Arithmetic, Graph, Layer, Op, PadMode, Requant, Tensor, TensorId};
+use tpuflow_ir::{Arithmetic, Graph, Layer, Op, PadMode, Requant, TableEntry, Tensor, TensorId};
 use tpuflow_kernels::elementwise::{self, Binary, Broadcast, PRelu};
 use tpuflow_kernels::pool::{self, Average};
 use tpuflow_kernels::softmax::Softmax;
@@ -231,10 +231,13 @@ fn move_elements<'v>(
             let (extent, inner) = (shape[0], shape[1..].iter().product());
             same!(value(*input), y, (x, y) => movement::gather(extent, inner, indices, x, y));
         }
-        (Op::Embedding { table, indices }, _) => {
+        (Op::Embedding { table, indices, entry }, _) => {
             let Values::I32(at) = value(*indices) else { unreachable!("indices are int32") };
-            let [rows, d] = [tensor(*table).shape[0], tensor(*table).shape[1]];
-            let outside = same!(value(*table), y, (t, y) => movement::embedding(d, t, at, y));
+            let [rows, d] = entry.count([tensor(*table).shape[0], tensor(*table).shape[1]]);
+            let outside = match entry {
+                TableEntry::Column => same!(value(*table), y, (t, y) => movement::columns(rows, t, at, y)),
+                _ => same!(value(*table), y, (t, y) => movement::embedding(d, t, at, y)),
+            };
             if let Some(index) = outside {
                 let table = tensor(*table).name.clone();
                 return Err(LayerError::Index { index, rows, table });

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tpuflow_ir::{Program, Unit, Work};
+use tpuflow_ir::{Program, Unit};
 
 use crate::context::{LayerTimes, TransferCounts};
 use crate::counters::{Counters, Stall};
@@ -154,8 +154,8 @@ impl<'p> Accounting<'p> {
         if let Some(executor) = &mut self.executor {
             while self.executed <= position {
                 executor.execute(self.executed)?;
-                if let Work::Lookup(lookup) = &self.program.instructions[self.executed].work {
-                    self.indices.insert(self.executed, executor.indices(lookup));
+                if let Some(indices) = self.program.instructions[self.executed].work.indices() {
+                    self.indices.insert(self.executed, executor.indices(&indices));
                 }
                 self.executed += 1;
             }

@@ -194,9 +194,9 @@ impl Dma {
         books.stall(line.unit, Stall::Issue, start);
         line.queue.pop();
         (line.instruction, line.began) = (head, began);
-        let indices = match &books.program.instructions[head].work {
-            tpuflow_ir::Work::Lookup(_) => books.indices(head)?,
-            _ => None,
+        let indices = match books.program.instructions[head].work.indices() {
+            Some(_) => books.indices(head)?,
+            None => None,
         };
         line.steps = steps(books.program, head, indices.as_deref()).into_iter();
         line.begin_next_step(began + start, books);

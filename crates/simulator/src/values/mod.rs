@@ -26,7 +26,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rayon::prelude::*;
-use tpuflow_ir::isa::{Direction, Expand, Lookup, TableShape};
+use tpuflow_ir::isa::{Direction, Expand, Indices, Lookup, PackedForm, PackedLookup, TableShape};
 use tpuflow_ir::packed::CodeKind;
 use tpuflow_ir::{Descriptor, LayerId, Port, PositionedTransfer, Program, Space, View, Window, Work, layout, packed};
 use tpuflow_kernels::table;
@@ -191,6 +191,7 @@ impl Memories {
         };
         match work {
             Work::Lookup(l) => settle(&[l.indices, l.table]),
+            Work::PackedLookup(l) => settle(&[l.indices]),
             Work::Matrix(m) => settle(&[m.input]),
             Work::Pool(p) => settle(&[p.input]),
             Work::Vector(v) => settle(&v.inputs),
@@ -229,42 +230,95 @@ impl Memories {
 
     /// Writes the int8 elements that packed weights stand for.
     fn expand(&mut self, e: &Expand) -> Result<(), Fault> {
+        let elements = self.expanded(e)?;
+        self.cache.write(e.local_address, &elements);
+        Ok(())
+    }
+
+    /// The int8 elements that packed weights stand for.
+    fn expanded(&self, e: &Expand) -> Result<Vec<u8>, Fault> {
         let packed = self.read(Space::Ddr(e.ddr_space), e.ddr_address, e.packed_bytes() as usize)?;
-        let (columns, header, row) = (e.row_bytes as usize, e.header_bytes() as usize, e.code_bytes() as usize);
+        let columns = e.row_bytes as usize;
         let mut elements = vec![0; e.bytes() as usize];
+        if e.codes.is_by_column() {
+            let mut column = vec![0; e.block as usize];
+            let mut rest = packed;
+            for rows in elements.chunks_mut(e.block as usize * columns) {
+                let own = rows.len() / columns;
+                let (block, behind) = rest.split_at(e.block_bytes(own as u64) as usize);
+                rest = behind;
+                for (at, record) in block.chunks_exact(e.record_bytes(own as u64) as usize).enumerate() {
+                    expand_record(e.codes.kind(), record, &mut column[..own]);
+                    rows[at..].iter_mut().step_by(columns).zip(&column).for_each(|(to, &element)| *to = element);
+                }
+            }
+            return Ok(elements);
+        }
+        let (header, row) = (e.header_bytes() as usize, e.code_bytes() as usize);
         let mut rows = elements.chunks_exact_mut(columns);
         let mut zero_points = vec![packed::SYMMETRIC; columns];
         for block in packed.chunks(header + e.block as usize * row) {
             let (header, codes) = block.split_at(header);
             let (scales, zeros) = header.split_at(columns);
-            if e.codes == CodeKind::ZeroPoints {
+            if e.codes == PackedForm::ZeroPoints {
                 packed::unpack(zeros, &mut zero_points);
             }
             for (codes, elements) in codes.chunks(row).zip(&mut rows) {
-                packed::expand_row(e.codes, codes, &zero_points, scales, elements);
+                packed::expand_row(e.codes.kind(), codes, &zero_points, scales, elements);
             }
         }
-        self.cache.write(e.local_address, &elements);
-        Ok(())
+        Ok(elements)
+    }
+
+    /// The elements of a column of packed weights that lie by column.
+    fn expanded_column(&self, e: &Expand, column: u32) -> Result<Vec<u8>, Fault> {
+        let mut elements = vec![0; e.rows as usize];
+        let mut start = e.ddr_address;
+        for own in elements.chunks_mut(e.block as usize) {
+            let bytes = e.record_bytes(own.len() as u64);
+            let record = self.read(Space::Ddr(e.ddr_space), start + u64::from(column) * bytes, bytes as usize)?;
+            expand_record(e.codes.kind(), record, own);
+            start += u64::from(e.row_bytes) * bytes;
+        }
+        Ok(elements)
     }
 
     /// The indices of a lookup.
-    fn indices(&self, l: &Lookup) -> Result<Vec<u32>, Fault> {
-        (l.first..l.first + l.count)
+    fn indices(&self, list: &Indices) -> Result<Vec<u32>, Fault> {
+        (list.first..list.first + list.count)
             .map(|n| {
-                let address = element_address(&l.indices, n, self.word);
+                let address = element_address(&list.view, n, self.word);
                 let bytes = self.read(Space::Cache, address, 4)?;
                 let index = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
                 match u32::try_from(index) {
-                    Ok(row) if row < l.table.width => Ok(row),
+                    Ok(row) if row < list.size => Ok(row),
                     _ => Err(((Space::Cache, address), Rule::Lookup(index.into()))),
                 }
             })
             .collect()
     }
 
+    /// The indices an instruction looks up.
+    fn looked_up(&self, work: &Work) -> Result<Vec<u32>, Fault> {
+        work.indices().map_or_else(|| Ok(Vec::new()), |list| self.indices(&list))
+    }
+
+    fn look_up_packed(&mut self, l: &PackedLookup) -> Result<(), Fault> {
+        for (pixel, index) in (l.first..).zip(self.looked_up(&Work::PackedLookup(*l))?) {
+            let (number, column) = l.place(index);
+            let entry = l.entry(number, self.word);
+            let elements = match column {
+                Some(column) => self.expanded_column(&entry, column)?,
+                None => self.expanded(&entry)?,
+            };
+            let to = l.output.pixel_address(pixel / l.output.width, pixel % l.output.width, self.word);
+            self.cache.write(to, &elements);
+        }
+        Ok(())
+    }
+
     fn look_up_rows(&mut self, l: &Lookup) -> Result<(), Fault> {
-        for (pixel, row) in (l.first..).zip(self.indices(l)?) {
+        for (pixel, row) in (l.first..).zip(self.looked_up(&Work::Lookup(*l))?) {
             let from = l.table.pixel_address(0, row, self.word);
             let bytes = self.read(l.table.space, from, l.table.payload())?.to_vec();
             let to = l.output.pixel_address(pixel / l.output.width, pixel % l.output.width, self.word);
@@ -328,6 +382,7 @@ impl<P: Deref<Target = Program>> Executor<P> {
             Work::Transfer(t) => memories.transfer(&self.program.positioned_transfer(t)).map(|()| 0),
             Work::Lookup(l) => memories.look_up_rows(l).map(|()| 0),
             Work::Expand(e) => memories.expand(e).map(|()| 0),
+            Work::PackedLookup(l) => memories.look_up_packed(l).map(|()| 0),
             Work::Matrix(m) => match descriptor(m.descriptor) {
                 Descriptor::Matrix(d) => memories.matrix(instruction.layer, m, d, self.array, &self.program.machine),
                 _ => wrong(),
@@ -369,8 +424,8 @@ impl<P: Deref<Target = Program>> Executor<P> {
     }
 
     /// The indices of a lookup that has been executed.
-    pub(crate) fn indices(&self, lookup: &Lookup) -> Vec<u32> {
-        self.memories.indices(lookup).unwrap_or_default()
+    pub(crate) fn indices(&self, list: &Indices) -> Vec<u32> {
+        self.memories.indices(list).unwrap_or_default()
     }
 
     /// The program.
@@ -477,6 +532,18 @@ fn check_size(
     }
     let (given_type, expected_type) = (dtype, dtype);
     Err(SimError::Input { name: port.name.clone(), given: given / bytes, given_type, expected, expected_type })
+}
+
+/// The elements of a record: a scale, a zero point if the integers have any, and codes.
+fn expand_record(kind: CodeKind, record: &[u8], elements: &mut [u8]) {
+    let (zero_point, codes) = match kind {
+        CodeKind::ZeroPoints => (record[1], &record[2..]),
+        CodeKind::Symmetric | CodeKind::Floats => (packed::SYMMETRIC, &record[1..]),
+    };
+    packed::unpack(codes, elements);
+    for element in elements {
+        *element = packed::element(kind, *element, zero_point, record[0]).cast_unsigned();
+    }
 }
 
 /// A table for codes of `bits` bits in these bytes of the EWP cache.

@@ -3,7 +3,7 @@
 //! Alone, a transfer that begins in cycle 10 takes 6 + 2 cycles, then for every page run 5 if the page is not open, and
 //! `max(ceil(bytes / 3), words)`. Pages are of 64 bytes, words of 8.
 
-use tpuflow_ir::isa::{Direction, Expand, Lookup, Transfer};
+use tpuflow_ir::isa::{Direction, Expand, Lookup, PackedForm, PackedLookup, Transfer};
 use tpuflow_ir::packed::CodeKind;
 use tpuflow_ir::{DType, Program, Space, State, Unit, View, Work};
 use tpuflow_simulator::{Options, simulate};
@@ -127,7 +127,7 @@ fn ganged_channels_are_one_that_is_as_many_times_as_fast() {
 }
 
 fn packed(ddr_address: u64, rows: u32, row_bytes: u32, has_zero_points: bool) -> Work {
-    let codes = if has_zero_points { CodeKind::ZeroPoints } else { CodeKind::Symmetric };
+    let codes = if has_zero_points { PackedForm::ZeroPoints } else { PackedForm::Symmetric };
     Work::Expand(Expand { ddr_space: 0, ddr_address, local_address: 0, rows, row_bytes, block: 32, codes })
 }
 
@@ -152,6 +152,60 @@ fn packed_weights() {
             assert_eq!(run.counters.bank_accesses.iter().sum::<u64>(), words, "{name}");
         }
     }
+}
+
+/// Blocks of 8 rows of 8 columns: 8 records of 5 bytes, which take 14 cycles; no row is complete before all of them.
+#[test]
+fn packed_weights_by_column() {
+    let of = |rows| {
+        let codes = PackedForm::ByColumn(CodeKind::Symmetric);
+        Work::Expand(Expand { ddr_space: 0, ddr_address: 0, local_address: 0, rows, row_bytes: 8, block: 8, codes })
+    };
+    let cases = [
+        ("a block", of(8), 14 + 5 + 14, 8),
+        ("two, of which the second ends in another page", of(16), 14 + (5 + 22) + (5 + 8), 16),
+        ("a short one: 8 records of 3 bytes", of(4), 14 + 5 + 8, 4),
+    ];
+    for (name, work, cycles, words) in cases {
+        let mut p = program(&primes(), 1024);
+        push(&mut p, Unit::Dtl0, &[], work);
+        let run = run(&p);
+        assert_eq!(run.cycles, 10 + 6 + 2 + cycles, "{name}");
+        assert_eq!(run.counters.bank_accesses.iter().sum::<u64>(), words, "{name}");
+    }
+}
+
+/// Two entries of 8 columns and 8 rows in blocks of 4, records of 3 bytes; indices 1 and 9 behind them, loaded first.
+#[test]
+fn a_lookup_of_columns_reads_a_record_of_every_block() {
+    let machine = primes();
+    let mut p = program(&machine, 1024);
+    let mut bytes: Vec<u8> = (0..128).collect();
+    bytes.extend([1u32, 9].into_iter().flat_map(u32::to_le_bytes));
+    constants(&mut p, bytes);
+    push(&mut p, Unit::Dtl0, &[], load(0, 128, 0, 8));
+    let work = Work::PackedLookup(PackedLookup {
+        ddr_address: 0,
+        spaces: 1,
+        size: 16,
+        columns: Some(8),
+        rows: 8,
+        row_bytes: 8,
+        block: 4,
+        codes: CodeKind::Symmetric,
+        indices: cache_view(&machine, &[2], DType::I32, 0),
+        output: cache_view(&machine, &[2, 8], DType::I8, bank(&machine, 1)),
+        first: 0,
+        count: 2,
+    });
+    push(&mut p, Unit::Dtl1, &[(Unit::Dtl0, 1)], work);
+    let run = computed(&p, &[]);
+    // 8 bytes of indices: 10 + 8 + 5 + 3 = 26. Then 8 cycles; the index word: 1; bytes 3 and 27 in page 0: 5 + 1 and 1; byte 51 in
+    // page 0: 1, byte 75 in page 1: 5 + 1.
+    assert_eq!(run.cycles, 26 + 8 + 1 + (5 + 1) + 1 + 1 + (5 + 1));
+    assert_eq!(run.counters.bank_accesses[..2], [1 + 1, 2]);
+    assert_eq!(run.counters.page_misses, 3);
+    assert_eq!(run.counters.ddr_read_bytes, 8 + 2 * 2 * 3);
 }
 
 #[test]
@@ -279,7 +333,7 @@ fn a_state_is_loaded_from_its_past_and_moved_from_and_to_its_output() {
                 rows: 8,
                 row_bytes: 8,
                 block: 32,
-                codes: CodeKind::Symmetric,
+                codes: PackedForm::Symmetric,
             }),
             true,
         ),

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tpuflow_ir::{DType, Graph, Machine, Program};
+use tpuflow_ir::{DType, Graph, Layer, Machine, Op, Program, TensorId};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::{Options as ScheduleOptions, schedule};
 use tpuflow_simulator::{ArrayModel, Interpreter, Keep, Options, simulate};
@@ -15,7 +15,7 @@ pub fn inputs(graph: &Graph, seed: u64) -> Vec<Values> {
     let mut random = Random(seed);
     let codes = |id: &tpuflow_ir::TensorId| {
         let tensor = graph.tensor(*id);
-        let (lo, hi) = if tensor.dtype == DType::I32 { (0, 3) } else { tensor.dtype.range() };
+        let (lo, hi) = if tensor.dtype == DType::I32 { (0, last_entry(graph, *id)) } else { tensor.dtype.range() };
         let bytes: Vec<u8> = (0..tensor.elements())
             .flat_map(|_| {
                 if tensor.dtype.is_float() {
@@ -27,6 +27,18 @@ pub fn inputs(graph: &Graph, seed: u64) -> Vec<Values> {
         Values::from_le_bytes(tensor.dtype, &bytes)
     };
     graph.inputs.iter().map(codes).collect()
+}
+
+/// The last index of the smallest table that an input is looked up in; 3 where it is not looked up itself.
+fn last_entry(graph: &Graph, input: TensorId) -> i64 {
+    let size = |layer: &Layer| match &layer.op {
+        Op::Embedding { table, indices, entry } if *indices == input => {
+            let shape = &graph.tensor(*table).shape;
+            Some(entry.count([shape[0], shape[1]])[0] as i64)
+        }
+        _ => None,
+    };
+    graph.layers.iter().filter_map(size).min().map_or(3, |size| size - 1)
 }
 
 /// Mostly small numbers; now and then any bits at all, infinities and NaN included.

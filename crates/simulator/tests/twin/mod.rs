@@ -103,6 +103,7 @@ impl Dma {
                     Work::Transfer(t) => state::steps(s.program, t).into(),
                     Work::Lookup(l) => lookup::lookup(l, s.machine).into(),
                     Work::Expand(e) => packed::expanded(e, s.machine).into(),
+                    Work::PackedLookup(l) => lookup::packed_lookup(l, s.machine).into(),
                     _ => unreachable!("lines move data"),
                 };
             }

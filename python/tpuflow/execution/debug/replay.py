@@ -65,7 +65,9 @@ class Replay:
         self.program = program
         self.content: dict[str, Any] = json.loads(program.to_json())
         # Which rows of a table are looked up, and so when, follows from values.
-        looks_up = any("Lookup" in entry["work"] for entry in self.content["instructions"])
+        looks_up = any(
+            {"Lookup", "PackedLookup"} & entry["work"].keys() for entry in self.content["instructions"]
+        )
         run = _core.simulate(program, codes if looks_up else [], values=looks_up, trace=True)
         spans: dict[int, tuple[int, int]] = {}
         for interval in json.loads(run.trace_json()):

@@ -62,7 +62,7 @@ def written_elements(
         elements = _tile(work)
     elif kind == "Pool":
         elements = _rows(work)
-    elif kind == "Lookup":
+    elif kind in {"Lookup", "PackedLookup"}:
         first, channels = work["first"], work["output"]["channels"]
         elements = _stretch(first * channels, (first + work["count"]) * channels)
     elif kind == "Vector":

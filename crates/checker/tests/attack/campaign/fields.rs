@@ -189,6 +189,7 @@ pub fn kind(instruction: &Instruction) -> &'static str {
         tpuflow_ir::Work::Pool(_) => "Pool",
         tpuflow_ir::Work::Vector(_) => "Vector",
         tpuflow_ir::Work::Expand(_) => "Expand",
+        tpuflow_ir::Work::PackedLookup(_) => "PackedLookup",
     }
 }
 

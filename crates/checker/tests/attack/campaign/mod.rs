@@ -123,7 +123,10 @@ impl Campaign {
     pub fn new(subject: &Subject, seed: u64, per_class: usize, only: Option<&str>) -> Result<Self, String> {
         let (graph, program) = subject.build()?;
         let rows = graph.layers.iter().filter_map(|layer| match layer.op {
-            Op::Embedding { table, .. } => Some(graph.tensor(table).shape[0] as i64),
+            Op::Embedding { table, entry, .. } => {
+                let shape = &graph.tensor(table).shape;
+                Some(entry.count([shape[0], shape[1]])[0] as i64)
+            }
             _ => None,
         });
         let observer = Observer::new(&program, rows.min().unwrap_or(4))?;

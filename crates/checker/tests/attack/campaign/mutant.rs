@@ -196,7 +196,7 @@ fn descriptor(instruction: &Instruction) -> Option<usize> {
         Work::Matrix(m) => Some(m.descriptor.index()),
         Work::Pool(p) => Some(p.descriptor.index()),
         Work::Vector(v) => Some(v.descriptor.index()),
-        Work::Transfer(_) | Work::Lookup(_) | Work::Expand(_) => None,
+        Work::Transfer(_) | Work::Lookup(_) | Work::Expand(_) | Work::PackedLookup(_) => None,
     }
 }
 
@@ -208,7 +208,7 @@ fn may_read(instruction: &Instruction, (space, at, bytes): &(usize, usize, Vec<u
             let end = t.ddr_address + reach(0) + reach(1) + u64::from(t.bytes);
             usize::from(t.ddr_space) == *space && t.ddr_address < (at + bytes.len()) as u64 && *at as u64 <= end
         }
-        Work::Lookup(_) | Work::Expand(_) => true,
+        Work::Lookup(_) | Work::Expand(_) | Work::PackedLookup(_) => true,
         Work::Matrix(_) | Work::Pool(_) | Work::Vector(_) => false,
     }
 }

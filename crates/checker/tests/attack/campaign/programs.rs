@@ -3,7 +3,8 @@
 use crate::common::wild::{long_lines, wild_floats};
 use crate::common::{Net, residual, tiny, window};
 use tpuflow_ir::op::PadMode;
-use tpuflow_ir::{BinaryKind, DType, Graph, Machine, Packed, Program, ReduceKind, Source, State, TensorId};
+use tpuflow_ir::packed::CodeKind;
+use tpuflow_ir::{BinaryKind, DType, Graph, Machine, Packed, Program, ReduceKind, Source, State, TableEntry, TensorId};
 use tpuflow_scheduler::tiling::request::Request;
 use tpuflow_scheduler::{Options, schedule_by};
 use tpuflow_simulator::simulate;
@@ -26,13 +27,14 @@ const fn subject(name: &'static str, graph: fn() -> Graph, machine: fn() -> Mach
 }
 
 /// All of them; the short run takes the first few.
-pub const SUBJECTS: [Subject; 26] = [
+pub const SUBJECTS: [Subject; 27] = [
     subject("batched-product", batched_product, edge, 1),
     subject("cut-add", cut_add, tiny8, 5),
     subject("embedding-int8", embedding_int8, tiny16, 5),
     subject("joined", joined, tiny8, 5),
     subject("state-int8", state, tiny64, 5),
     subject("state-packed", state_packed, tiny64, 5),
+    subject("packed-tables", packed_tables, tiny16, 5),
     subject("residual-level1", || deep(41, 3, 2), fpga, 1),
     subject("residual-spilled", || residual(7), tiny8, 5),
     subject("residual-dual", || deep(42, 3, 2), dual, 5),
@@ -278,6 +280,20 @@ fn state_packed() -> Graph {
         net.product(x, weights)
     });
     cache(&mut net, [1, 1, 1, 16], 2, made)
+}
+
+/// Columns of a product's weights, and matrices that are picked.
+fn packed_tables() -> Graph {
+    let mut net = Net::new(32);
+    let table = net.packed_constant([40, 37], 32, CodeKind::ZeroPoints);
+    let x = net.packed_embedding(table, &[1, 3], TableEntry::Column);
+    let y = net.product(x, table);
+    let table = net.packed_constant([5 * 48, 16], 16, CodeKind::Floats);
+    let picked = net.packed_embedding(table, &[1, 2], TableEntry::Rows(48));
+    let matrices = net.reshape(picked, &[1, 2, 48, 16]);
+    let rows = net.input(&[1, 2, 3, 48]);
+    let z = net.product(rows, matrices);
+    net.finish(&[y, z])
 }
 
 /// Products with the same constants.

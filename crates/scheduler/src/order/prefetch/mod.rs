@@ -488,8 +488,10 @@ pub(crate) fn apart(code: &VirtualProgram, owners: &[usize], machine: &Machine) 
         place[owner] = Some(position);
     }
     let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
-    let computing =
-        code.instructions.iter().filter(|d| !matches!(d.work, Work::Transfer(_) | Work::Lookup(_) | Work::Expand(_)));
+    let computing = code
+        .instructions
+        .iter()
+        .filter(|d| !matches!(d.work, Work::Transfer(_) | Work::Lookup(_) | Work::Expand(_) | Work::PackedLookup(_)));
     let instructions: Vec<(Unit, Vec<usize>)> = computing
         .map(|instruction| {
             let mut touched: Vec<usize> = instruction.touches().iter().filter_map(|b| place[b.index()]).collect();
