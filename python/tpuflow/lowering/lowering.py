@@ -103,6 +103,9 @@ class Lowering:
         self.stored: dict[ir.Value, StoredValue] = {}
         self._constants: dict[tuple[Any, ...], int] = {}
         self._tables: dict[tuple[ir.Value | None, Quant], int] = {}
+        self.tables: dict[ir.Value, Packed] = {}
+        """Packed constants of which entries are picked, some of them weights of products as well."""
+        self._packed: dict[int, int] = {}
         self._arranged: dict[tuple[StoredValue, View, Shape], StoredValue] = {}
         self._requantized: dict[tuple[ir.Value, Quant], StoredValue] = {}
         self.sources: dict[int, str] = {}
@@ -350,7 +353,14 @@ class Lowering:
         return self._tables[key]
 
     def packed_weights(self, name: str, packed: Packed) -> int:
-        """Adds weights of 4 bits in blocks."""
+        """Weights of 4 bits in blocks; those of a table are one tensor for all that read them."""
+        if any(packed is each for each in self.tables.values()):
+            if id(packed) not in self._packed:
+                self._packed[id(packed)] = self._packed_constant(name, packed)
+            return self._packed[id(packed)]
+        return self._packed_constant(name, packed)
+
+    def _packed_constant(self, name: str, packed: Packed) -> int:
         return self.builder.packed_constant(
             self.unique(name),
             packed.codes,

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from tpuflow.io.threads import threads
 
-__all__ = ["BLOCKS", "Packed", "pack", "packed_codes"]
+__all__ = ["BLOCKS", "Packed", "common_scale", "pack", "packed_codes"]
 
 BLOCKS = (16, 32, 64, 128)
 """Rows a block may have."""
@@ -100,6 +100,13 @@ def pack(weights: npt.NDArray[np.floating[Any]], block: int, floor: Array) -> Pa
 
     _by_columns(fill, rows, columns)
     return Packed(block, codes, scales, None, of_columns)
+
+
+def common_scale(weights: npt.NDArray[np.floating[Any]], steps: npt.NDArray[Any] | None) -> float:
+    """The smallest scale that all columns of a matrix may have, whose steps are these if they are stated."""
+    largest = float(np.abs(weights).max(initial=0.0))
+    reach = largest / (SYMMETRIC - 1) if steps is None else float(steps.max(initial=0.0))
+    return max(reach * FRACTION / LARGEST, largest / 127.0)
 
 
 def _by_columns(fill: Callable[[slice], None], rows: int, columns: int) -> None:

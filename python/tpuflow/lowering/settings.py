@@ -11,6 +11,7 @@ from tpuflow.lowering.target import load_target
 
 __all__ = [
     "BIASES",
+    "BLOCKS",
     "FLOAT_WEIGHTS",
     "GRID",
     "NEEDS",
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 WEIGHTS, BIASES, WIDE_SUMS = "weights in codes", "biases in codes", "sums of 16-bit operands"
 GRID, RANGE, SCALE = "a grid of its own", "a calibrated range in use", "a scale of its own"
-FLOAT_WEIGHTS = "weights in codes under floats"
+FLOAT_WEIGHTS, BLOCKS = "weights in codes under floats", "a matrix of weights in codes"
 REQUANT, WIDE_TABLE = "a requantisation", "a table of a 16-bit operand"
 
 OF_CODES = (WEIGHTS, BIASES, WIDE_SUMS, GRID, RANGE, SCALE, REQUANT, WIDE_TABLE)
@@ -50,8 +51,8 @@ NEEDS: Mapping[str, str] = {
     "clip_weight": RANGE,
     "headroom": RANGE,
     "weight_only": FLOAT_WEIGHTS,
-    "per_block": FLOAT_WEIGHTS,
-    "weight_block_size": FLOAT_WEIGHTS,
+    "per_block": BLOCKS,
+    "weight_block_size": BLOCKS,
     "weight_bits": WEIGHTS,
     "weight_clusters": WEIGHTS,
     "weight_mode": WEIGHTS,

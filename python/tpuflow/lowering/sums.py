@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +24,17 @@ from tpuflow.lowering import scheme
 from tpuflow.lowering.blocks import in_blocks
 from tpuflow.lowering.grids import float_clamp
 from tpuflow.lowering.layout import StoredValue
-from tpuflow.lowering.nodes import input_or_none
+from tpuflow.lowering.nodes import constant, input_or_none
 from tpuflow.lowering.packed import Packed, pack, packed_codes
 from tpuflow.lowering.plan import CLAMPS
+from tpuflow.lowering.registry import UnsupportedNodeError
 from tpuflow.lowering.scheme import Quant
-from tpuflow.lowering.settings import BIASES, FLOAT_WEIGHTS, SCALE, WEIGHTS, WIDE_SUMS
+from tpuflow.lowering.settings import BIASES, BLOCKS, FLOAT_WEIGHTS, SCALE, WEIGHTS, WIDE_SUMS
 from tpuflow.lowering.weight_reach import weight_reach
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from tpuflow.config import QuantizeConfig
     from tpuflow.lowering.lowering import Lowering
     from tpuflow.lowering.operators import EpilogueFields, FloatFields, RequantFields
@@ -49,6 +52,7 @@ __all__ = [
     "high_bits",
     "linear",
     "sums",
+    "weights_of",
     "with_first_shift",
 ]
 
@@ -182,6 +186,8 @@ def sums(context: Lowering, step: Step, stored: StoredValue, real: LinearParamet
     error = context.error(step.output, 1 if step.node.op_type == "Conv" else -1)
     if error is not None and config.bias_correction:
         bias = bias - error
+    if real.is_matrix:
+        context.settings.honors(step.names, BLOCKS)
     by_block = real.is_matrix and is_by_block(context, step, real.weights, real.steps)
     dtype: scheme.DType = config.dtype
     if by_block or config.weight_bits is not None:
@@ -229,6 +235,22 @@ def sums(context: Lowering, step: Step, stored: StoredValue, real: LinearParamet
         target=target,
         packed=packed,
     )
+
+
+def weights_of(value: ir.Value | None) -> Weights | None:
+    """A constant in its own precision: weights are large, and only read once.
+
+    Raises:
+        UnsupportedNodeError: Some are infinite or no numbers.
+    """
+    array = constant(value)
+    if array is None:
+        return None
+    if not np.issubdtype(array.dtype, np.floating):
+        return array.astype(np.float64)
+    if not np.all(np.isfinite(array)):
+        raise UnsupportedNodeError("weights are not finite")
+    return cast("Weights", array)
 
 
 def is_by_block(context: Lowering, step: Step, weights: Weights, steps: npt.NDArray[Any] | None) -> bool:
@@ -279,9 +301,11 @@ def _packed_weights(
     """Weights of 4 bits in blocks: those the model states, or those the configuration asks for."""
     config = context.config(step)
     floors = np.broadcast_to(floor, weights.shape[1:])
+    tied = context.tables.get(step.node.inputs[1]) if step.node.inputs[1] is not None else None
+    if tied is not None and tied.codes.shape == weights.shape and np.all(tied.columns >= floors):
+        return tied
     found = packed_codes(weights, steps, floors)
     if config.per_block:
-        context.settings.honors(step.names, FLOAT_WEIGHTS)
         found = found or pack(weights, config.weight_block_size, floors)
     return found
 
@@ -294,7 +318,7 @@ def _of_codes(context: Lowering, step: Step, weights: Weights, axis: int, config
     """
     if not config.weight_only:
         return weights
-    context.settings.honors(step.names, WEIGHTS, SCALE, FLOAT_WEIGHTS)
+    context.settings.honors(step.names, WEIGHTS, SCALE, FLOAT_WEIGHTS, BLOCKS)
     if config.weight_strategy != "extrema":
         raise ConfigError(f'"{step.names[0]}": weight_only needs weight_strategy = extrema')
     # Kernels have their channels in front; matrices have them last, each sum along the axis before.

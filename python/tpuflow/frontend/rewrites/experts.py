@@ -30,6 +30,8 @@ __all__ = ["RULES", "chosen_products"]
 Array = npt.NDArray[Any]
 LARGE = 1 << 15
 """Elements of a matrix that are loaded in more time than starting a second load takes."""
+STEPS = 127 * 16 / 255
+"""Largest magnitude over largest step above which elements, not scales in blocks, bind that of a column."""
 TILE = 128
 """Columns of the array."""
 
@@ -78,7 +80,8 @@ def chosen_products(node: ir.Node, emit: Emitter) -> ir.Value | None:
         flat = emit.reshape(x, (batch, *rows[-2:]), "rows")
         index = emit.reshape(indices, (batch,), "indices")
         many = batch > weights.shape[0]
-        y = _by_matrix(flat, index, weights, steps, emit) if many else _by_row(flat, index, weights, emit)
+        by = _by_matrix if many else _by_row
+        y = by(flat, index, weights, steps, emit)
         if place == 0:
             y = _swapped(y, shape_of(y) or (), emit)
         return emit.reshape(y, shape, "chosen")
@@ -94,16 +97,24 @@ def _swapped(x: ir.Value, shape: tuple[int, ...], emit: Emitter) -> ir.Value:
     return emit("Transpose", x, attributes={"perm": [*range(rank - 2), rank - 1, rank - 2]}, label="turned")
 
 
-def _by_row(x: ir.Value, index: ir.Value, weights: Array, emit: Emitter) -> ir.Value:
+def _by_row(x: ir.Value, index: ir.Value, weights: Array, steps: Array | None, emit: Emitter) -> ir.Value:
     """`x[b] @ weights[index[b]]` for every b, one after the other: `[B, M, K]` to `[B, M, N]`."""
     batch, rows, inner = shape_of(x) or ()
     count, _, columns = weights.shape
     largest = np.abs(weights).max(axis=1, keepdims=True)
+    if steps is not None:
+        # Codes of 4 bits, whose scales in blocks are whole parts of that of all columns.
+        largest = np.maximum(largest, steps.max(axis=1, keepdims=True) * STEPS)
     largest[largest == 0] = 1
     numbers = (weights / largest).astype(np.float32)
     parts = _parts(inner, columns)
     stacks = [np.ascontiguousarray(numbers[:, :, part.start : part.stop]) for part in parts]
-    tables = [emit.constant(stack.reshape(count, -1), "matrices") for stack in stacks]
+    shares = None if steps is None else steps / largest
+    tables = []
+    for stack, part in zip(stacks, parts, strict=True):
+        own = None if shares is None else np.ascontiguousarray(shares[:, :, part.start : part.stop])
+        own = None if own is None else own.reshape(count, -1)
+        tables.append(emit.constant(stack.reshape(count, -1), "matrices", steps=own))
     factors = emit.constant(largest.reshape(count, columns).astype(np.float32), "factors")
     # All indices first: what is loaded by them need not wait for the products before.
     ones = (

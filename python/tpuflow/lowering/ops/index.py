@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuflow.frontend.values import bound_of
@@ -10,6 +11,7 @@ from tpuflow.lowering.grids import grid_of
 from tpuflow.lowering.layout import natural_order
 from tpuflow.lowering.nodes import attribute, constant, float_constant, is_constant, shape_of
 from tpuflow.lowering.operators import Op
+from tpuflow.lowering.packed_tables import ELEMENTS, picked_columns, picked_matrices, tied_weights
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError, lowers
 from tpuflow.lowering.settings import GRID, SCALE, WEIGHTS
 from tpuflow.lowering.view import View
@@ -63,14 +65,19 @@ def _embedding(context: Lowering, step: Step) -> None:
     config = context.config(step)
     low, high = float(table.min(initial=0.0)), float(table.max(initial=0.0))
     quant = scheme.floating(config.dtype)
+    tied = matrices = None
     if not quant.is_float and _is_matrix(step.output):
+        matrices = picked_matrices(context, step)
         quant = _weight_grid(context, step, max(-low, high))
+        if matrices is not None:
+            quant = replace(ELEMENTS, scale=float(matrices[0].columns.max()))
     elif not quant.is_float and (bound_of(node.inputs[1]) is not None or high - low < scheme.SMALLEST_SPAN):
         # By what reads it: angles are fine, masks reach as far as scores, zeros as what joins them.
         quant = context.grids.target(step)
     elif not quant.is_float:
         dtype = context.grids.dtype_of(step)
-        if config.per_block and context.settings.explicit(step.names, "dtype") is None:
+        tied = tied_weights(context, step)
+        if tied is None and config.per_block and context.settings.explicit(step.names, "dtype") is None:
             dtype = (
                 "int8"  # a table is weights: beside those of 4 bits, 8 are enough, whatever rows are added to
             )
@@ -83,6 +90,15 @@ def _embedding(context: Lowering, step: Step) -> None:
     stored = context.rearrange(value)
     if stored.quant is not None:
         raise UnsupportedNodeError("indices must be integers", "indices")
+    if tied is not None:
+        picked_columns(context, step, stored, tied, quant)
+        return
+    if matrices is not None:
+        packed, rows = matrices
+        weights = context.packed_weights(f"{step.output.name}/matrices", packed)
+        op = Op.embedding(table=weights, indices=stored.tensor, entry={"rows": rows})
+        context.emit(step, op, shape_of(step.output), View.dense(shape_of(step.output)), quant)
+        return
     op = Op.embedding(table=context.picked_table(node.inputs[0], table, quant), indices=stored.tensor)
     shape = shape_of(step.output)
     context.emit(step, op, shape, View.dense(shape), quant)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from tpuflow.lowering.sums import (
     is_by_block,
     linear,
     sums,
+    weights_of,
     with_first_shift,
 )
 from tpuflow.lowering.view import View
@@ -48,18 +49,6 @@ if TYPE_CHECKING:
     from tpuflow.lowering.lowering import Lowering
     from tpuflow.lowering.operators import WindowFields
     from tpuflow.lowering.plan import Step
-
-
-def _weights(value: ir.Value | None) -> Weights | None:
-    """A constant in its own precision: weights are large, and only read once."""
-    array = constant(value)
-    if array is None:
-        return None
-    if not np.issubdtype(array.dtype, np.floating):
-        return array.astype(np.float64)
-    if not np.all(np.isfinite(array)):
-        raise UnsupportedNodeError("weights are not finite")
-    return cast("Weights", array)
 
 
 def stated_scales(value: ir.Value | None, axis: int) -> Array | None:
@@ -75,7 +64,7 @@ def weights_and_bias(step: Step, channels: int) -> tuple[Weights, Array]:
         UnsupportedNodeError: They are computed, or the weights are not two-dimensional.
     """
     node = step.node
-    weights = _weights(node.inputs[1])
+    weights = weights_of(node.inputs[1])
     if weights is None:
         raise UnsupportedNodeError("weights must be constant", "W")
     if weights.ndim != 4:
@@ -171,7 +160,7 @@ def _column_bias(step: Step, columns: int) -> Array:
 
 def _constant_right(context: Lowering, step: Step) -> None:
     value = context.operand(step.node, 0)
-    weights = _weights(step.node.inputs[1])
+    weights = weights_of(step.node.inputs[1])
     if weights is None or weights.ndim < 2 or len(shape_of(value)) < 2:
         raise UnsupportedNodeError("operands must be matrices")
     if weights.ndim > 2 and math.prod(weights.shape[:-2]) == 1:
@@ -276,7 +265,7 @@ def _as_convolution(
 def _constant_left_operand(context: Lowering, step: Step) -> None:
     """`A B` with constant `A` as `(B^T A^T)^T`: the views do the transpositions."""
     value = context.operand(step.node, 1)
-    weights = _weights(step.node.inputs[0])
+    weights = weights_of(step.node.inputs[0])
     rank = len(shape_of(step.node.outputs[0]))
     if weights is None or weights.ndim < 2 or len(shape_of(value)) < 2:
         raise UnsupportedNodeError("operands must be matrices")
