@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from frontend.graphs import graph
 from lowering.quantized import Array, Quantized, lowered
 from models.builder import Builder
 from tpuflow.compiler.program import compile as compile_graph
@@ -160,3 +161,47 @@ def test_matrices_that_are_no_whole_blocks_have_8_bits() -> None:
     made = lowered(_experts(2, 5, rows=72), _rows(2, 72), {"quantize": BLOCKS})
     assert len(_packed(made)) == 1, "the router's weights"
     made.equals_reference(_rows(2, 72)[0])
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("block", [16, 32])
+def test_codes_of_experts_a_model_states_are_kept(block: int, zeros: bool) -> None:  # noqa: FBT001
+    rng, experts, width, rows = np.random.default_rng(4), 4, 32, 48
+    constants: dict[str, Array] = {}
+    stored: list[Array] = []
+    for number, (outputs, inputs) in enumerate(((rows, width), (width, rows)), 1):
+        shape = (experts, outputs, -(-inputs // block))
+        codes = rng.integers(0, 16, (experts, outputs, inputs))
+        constants[f"w{number}"] = (codes[..., ::2] | codes[..., 1::2] << 4).astype(np.uint8)
+        constants[f"s{number}"] = rng.uniform(0.005, 0.1, shape).astype(np.float16).astype(np.float32)
+        points = rng.integers(4, 12, shape)
+        if zeros:
+            padded = np.pad(points, ((0, 0), (0, 0), (0, shape[2] % 2)))
+            constants[f"z{number}"] = (padded[..., ::2] | padded[..., 1::2] << 4).astype(np.uint8)
+        points = points.repeat(block, 2)[..., :inputs] if zeros else np.full_like(codes, 8)
+        stored.append((codes - points).transpose(0, 2, 1).reshape(-1, outputs))
+    attributes = {"k": 1, "activation_type": "relu", "expert_weight_bits": 4, "block_size": block}
+    names = "x router w1 s1 _ w2 s2 _" + (" _ _ _ z1 z2" if zeros else "")
+    node = ("com.microsoft:QMoE", names, "y", attributes)
+    proto = graph(
+        [node], {"x": [1, width], "router": [1, experts]}, ["y"], constants, domains=["com.microsoft"]
+    )
+    feeds = [
+        {
+            "x": rng.standard_normal((1, width)).astype(np.float32),
+            "router": rng.standard_normal((1, experts)).astype(np.float32),
+        }
+        for _ in range(4)
+    ]
+    made = lowered(proto, feeds, {"quantize": {"dtype": "int16"}})
+    found = [each for n in range(len(made.graph.tensors)) if (each := made.graph.packed(n)) is not None]
+    for numbers, inner, packed in zip(stored, (width, rows), found, strict=True):
+        own_block, kept, _, zero_points, _ = packed
+        # A matrix without a whole number of blocks is cut into shorter ones.
+        assert own_block == (block if inner % block == 0 else 16)
+        own = 8 if zero_points is None else zero_points.astype(np.int64).repeat(own_block, 0)
+        np.testing.assert_array_equal(kept.astype(np.int64) - own, numbers)
+    made.equals_reference(feeds[0])
+    program = compile_graph(made.graph)
+    made.equals_program(program, feeds[0])
+    assert program.to_text(constants=False).count("PackedLookup(") == 2
