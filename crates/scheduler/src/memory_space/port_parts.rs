@@ -2,7 +2,8 @@
 //!
 //! Every part is a buffer of its own, which addresses put into the address space with the least traffic so far. A port is cut
 //! where one transfer ends and the next begins; where every transfer touches all of it, as column tiles do, in its middle, and
-//! the transfers with it.
+//! the transfers with it. So are two parts of different size where no other traffic makes up for them: entries of packed tables lie in
+//! the address spaces in turn.
 //!
 //! ```text
 //!  rows 0 ..   transfer | transfer | transfer          columns   | tile | tile | tile |
@@ -39,6 +40,7 @@ pub(crate) fn cut_ports(lowered: &mut LoweredNetwork, graph: &Graph, machine: &M
     let states: BTreeSet<BufferId> =
         lowered.states(graph, word).into_iter().flatten().map(|(buffer, _)| buffer).collect();
     let transfers = transfers(&lowered.code);
+    let has_tables = lowered.code.instructions.iter().any(|each| matches!(each.work, Work::PackedLookup(_)));
     let start = machine.dma.start + machine.dma.latency;
     let mut parts: BTreeMap<BufferId, Vec<(u64, BufferId)>> = BTreeMap::new();
     for (buffer, views) in views {
@@ -53,7 +55,7 @@ pub(crate) fn cut_ports(lowered: &mut LoweredNetwork, graph: &Graph, machine: &M
             continue;
         }
         let Some(unit) = views.iter().map(|view| unit(view, word)).reduce(lowest_common_multiple) else { continue };
-        let cuts = cuts(bytes, unit, transfers, |part| is_long(part) && part * MOST >= bytes);
+        let cuts = cuts(bytes, unit, transfers, has_tables, |part| is_long(part) && part * MOST >= bytes);
         if !cuts.is_empty() {
             parts.insert(buffer, cut_buffer(&mut lowered.code, buffer, &cuts));
         }
@@ -106,8 +108,9 @@ fn span(transfer: &Transfer) -> Range<u64> {
     start..start + reach + u64::from(transfer.bytes)
 }
 
-/// Where to cut a buffer: between transfers, else in the middle if all transfers can be cut there.
-fn cuts(bytes: u64, unit: u64, transfers: &[Transfer], is_long: impl Fn(u64) -> bool) -> Vec<u64> {
+/// Where to cut a buffer: between transfers, else in the middle if all transfers can be cut there; also if two parts are to be `even`
+/// and would not be.
+fn cuts(bytes: u64, unit: u64, transfers: &[Transfer], even: bool, is_long: impl Fn(u64) -> bool) -> Vec<u64> {
     let mut spans: Vec<Range<u64>> = transfers.iter().map(span).collect();
     spans.sort_unstable_by_key(|span| (span.start, span.end));
     let (mut found, mut last, mut reach) = (Vec::new(), 0, 0);
@@ -119,11 +122,12 @@ fn cuts(bytes: u64, unit: u64, transfers: &[Transfer], is_long: impl Fn(u64) -> 
         }
         reach = reach.max(end);
     }
-    if found.is_empty() {
+    let is_uneven = matches!(found[..], [cut] if cut.max(bytes - cut) > bytes / 2 + bytes / 16);
+    if found.is_empty() || even && is_uneven {
         let middle = (bytes / 2).next_multiple_of(unit);
         let can_cut = |transfer: &Transfer| !crosses(transfer, middle) || cut(transfer, middle).is_some();
         if middle < bytes && is_long(bytes - middle) && transfers.iter().all(can_cut) {
-            found.push(middle);
+            found = vec![middle];
         }
     }
     found
