@@ -10,18 +10,18 @@ a scale for every column, so what is looked up are int8 elements, and their scal
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from tpuflow.frontend.values import steps_of
 from tpuflow.lowering.layout import StoredValue
-from tpuflow.lowering.nodes import shape_of
+from tpuflow.lowering.nodes import constant, shape_of
 from tpuflow.lowering.operators import Op
 from tpuflow.lowering.packed import Packed, common_scale, pack, packed_codes
 from tpuflow.lowering.scheme import Quant
 from tpuflow.lowering.settings import BLOCKS, WEIGHTS
-from tpuflow.lowering.sums import is_by_block, weights_of
+from tpuflow.lowering.sums import is_by_block
 from tpuflow.lowering.view import View
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from tpuflow.lowering.lowering import Lowering
     from tpuflow.lowering.plan import Step
+    from tpuflow.lowering.sums import Weights
 
 __all__ = ["picked_columns", "picked_matrices", "tied_weights"]
 
@@ -40,12 +41,12 @@ UNMOVED = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 def tied_weights(context: Lowering, step: Step) -> Packed | None:
     """The packed weights of a product whose transpose a table is, which that product will have as well."""
-    table = weights_of(step.node.inputs[0])
+    table = _finite(step.node.inputs[0])
     if table is None or table.ndim != 2 or context.grids.target(step).is_float:
         return None
     for other in context.steps:
         value = other.node.inputs[1] if other.node.op_type == "MatMul" else None
-        weights = weights_of(value)
+        weights = _finite(value)
         if value is None or weights is None or weights.shape != table.shape[::-1]:
             continue
         steps = steps_of(value)
@@ -99,7 +100,7 @@ def picked_columns(context: Lowering, step: Step, indices: StoredValue, packed: 
 def picked_matrices(context: Lowering, step: Step) -> tuple[Packed, int] | None:
     """The rows of a table as packed matrices one below the other, and the rows of each."""
     value = step.node.inputs[0]
-    table, shape = weights_of(value), _matrix_shape(step.output)
+    table, shape = _finite(value), _matrix_shape(step.output)
     if value is None or table is None or shape is None or table.shape[1:] != (shape[0] * shape[1],):
         return None
     if value in context.tables:
@@ -115,6 +116,15 @@ def picked_matrices(context: Lowering, step: Step) -> tuple[Packed, int] | None:
         return None
     context.tables[value] = found
     return found, shape[0]
+
+
+def _finite(value: ir.Value | None) -> Weights | None:
+    """The elements of a constant, if they are finite floats."""
+    array = constant(value)
+    usable = (
+        array is not None and np.issubdtype(array.dtype, np.floating) and bool(np.all(np.isfinite(array)))
+    )
+    return cast("Weights", array) if usable else None
 
 
 def _matrix_shape(value: ir.Value) -> tuple[int, int] | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tpuflow.frontend.values import bound_of
 from tpuflow.lowering import scheme
 from tpuflow.lowering.grids import grid_of
 from tpuflow.lowering.layout import natural_order
-from tpuflow.lowering.nodes import attribute, constant, float_constant, is_constant, shape_of
+from tpuflow.lowering.nodes import attribute, constant, is_constant, shape_of
 from tpuflow.lowering.operators import Op
 from tpuflow.lowering.packed_tables import ELEMENTS, picked_columns, picked_matrices, tied_weights
 from tpuflow.lowering.registry import VIEWS, UnsupportedNodeError, lowers
@@ -57,11 +59,13 @@ def gather(context: Lowering, step: Step) -> None:
 
 def _embedding(context: Lowering, step: Step) -> None:
     node = step.node
-    table = float_constant(node.inputs[0])
+    table = constant(node.inputs[0])
     if table is None or node.inputs[1] is None or is_constant(node.inputs[1]):
         raise UnsupportedNodeError("indices computed at run time need a constant table")
     if table.ndim != 2 or attribute(node, "axis", 0) != 0:
         raise UnsupportedNodeError("run-time indices pick rows of a matrix", "axis")
+    if not np.issubdtype(table.dtype, np.floating):
+        table = table.astype(np.float64)
     config = context.config(step)
     low, high = float(table.min(initial=0.0)), float(table.max(initial=0.0))
     quant = scheme.floating(config.dtype)
