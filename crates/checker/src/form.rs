@@ -64,8 +64,12 @@ fn packed_lookup(program: &Program, l: &PackedLookup) -> Result<(), Fault> {
     let found = format_args!("{} of {} rows of {} in blocks of {}", l.size, l.rows, l.row_bytes, l.block);
     Rule::Empty.require(entries, "entries of packed weights", found)?;
     let there = program.machine.ddr_spaces();
-    let spaces = l.spaces > 0 && usize::from(l.spaces) <= there;
-    Rule::Ddr.require(spaces, format_args!("1 to {there} address spaces"), l.spaces)?;
+    let spaces = l.spaces > 0 && usize::from(l.ddr_space) + usize::from(l.spaces) <= there;
+    Rule::Ddr.require(
+        spaces,
+        format_args!("some of {there} address spaces"),
+        format_args!("{} from {} on", l.spaces, l.ddr_space),
+    )?;
     let columns = l.columns.is_none_or(|columns| columns > 0 && columns <= l.row_bytes);
     Rule::Lookup.require(columns, format_args!("1 to {} columns", l.row_bytes), format_args!("{:?}", l.columns))?;
     // More than a byte and a half for each of the codes is never read, nor more than a word behind them.

@@ -50,7 +50,7 @@ impl Walk<'_> {
             (None, CodeKind::Floats) => PackedForm::Floats,
         };
         let image = PackedImage::new(&Expand {
-            ddr_space: 0,
+            ddr_space: l.ddr_space,
             ddr_address: l.ddr_address,
             local_address: 0,
             rows: l.rows,
@@ -62,10 +62,11 @@ impl Walk<'_> {
         let (spaces, entries) = (u32::from(l.spaces), l.size.div_ceil(l.columns.unwrap_or(1)));
         for space in 0..spaces.min(entries) {
             let end = l.ddr_address + u64::from((entries - 1 - space) / spaces) * stride + bytes;
-            let constants = self.program.constants.get(space as usize).map_or(0, |c| c.len() as u64);
+            let constants =
+                self.program.constants.get(usize::from(l.ddr_space) + space as usize).map_or(0, |c| c.len() as u64);
             let found = format_args!("{:#x}..{end:#x}", l.ddr_address);
             Rule::NotConstant.require(end <= constants, format_args!("packed weights below {constants:#x}"), found)?;
-            self.load(Space::Ddr(space as u8), l.ddr_address, end)?;
+            self.load(Space::Ddr(l.ddr_space + space as u8), l.ddr_address, end)?;
         }
         if let Some(e) = &embedding
             && self.compared_tables.insert((e.table, image, l.size, l.columns, l.spaces))
@@ -102,7 +103,7 @@ impl Walk<'_> {
         let stride = form.bytes().next_multiple_of(self.machine().word() as u64);
         for entry in 0..u64::from(l.size.div_ceil(l.columns.unwrap_or(1))) {
             let at = l.ddr_address + entry / u64::from(l.spaces) * stride;
-            let image = form.at((entry % u64::from(l.spaces)) as u8, at);
+            let image = form.at(l.ddr_space + (entry % u64::from(l.spaces)) as u8, at);
             let (first_row, first) = if l.columns.is_some() { (0, entry * width) } else { (entry * own_rows, 0) };
             let count = width.min(columns - first);
             self.spend(own_rows * (1 + count / 64))?;

@@ -132,7 +132,7 @@ fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), Broke
             require!(some, nowhere, shape("has a table without entries"))?;
             let held = l.columns.is_none_or(|columns| (1..=l.row_bytes).contains(&columns));
             require!(held, nowhere, shape("has entries of fewer columns than indices number"))?;
-            let there = usize::from(l.spaces) <= program.machine.ddr_spaces();
+            let there = usize::from(l.ddr_space) + usize::from(l.spaces) <= program.machine.ddr_spaces();
             require!(there, nowhere, Rule::Placement("looks up in address spaces there are not"))?;
             indices(program, &instruction.work, &l.output, l.elements())
         }

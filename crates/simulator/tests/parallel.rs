@@ -100,8 +100,9 @@ fn work(p: &mut Program, (kind, places, sizes): Draw, scale: usize) -> (Unit, Wo
             let row_bytes = [1, 3, 8][size(1, 3) - 1];
             let elements = if by_column { rows } else { rows * row_bytes };
             let lookup = PackedLookup {
+                ddr_space: if machine.ddr_spaces() > 1 { sizes[0] % 2 } else { 0 },
                 ddr_address: 512 + u64::from(places[2]) % 64,
-                spaces: machine.ddr_spaces() as u8,
+                spaces: if sizes[0] % 2 == 0 { machine.ddr_spaces() as u8 } else { 1 },
                 size: 1 + u32::from(sizes[4]) % 9,
                 columns: by_column.then_some(row_bytes as u32),
                 rows: rows as u32,

@@ -82,7 +82,7 @@ fn named() -> BTreeSet<String> {
         Expand { ddr_space, ddr_address, local_address, rows, row_bytes, block, codes }
         Lookup { table, indices, output, first, count }
         PackedLookup {
-            ddr_address, spaces, size, columns, rows, row_bytes, block, codes, indices, output, first, count
+            ddr_space, ddr_address, spaces, size, columns, rows, row_bytes, block, codes, indices, output, first, count
         }
         Weights { address, row_bytes, plane_bytes }
         Matrix {

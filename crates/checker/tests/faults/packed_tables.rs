@@ -71,7 +71,9 @@ fn every_field_of_a_lookup_in_a_packed_table_is_proven() {
         refused("no entries", &|l| l.size = 0);
         refused("no address spaces", &|l| l.spaces = 0);
         refused("other address spaces", &|l| l.spaces = if l.spaces == 1 { 2 } else { 1 });
+        refused("another first address space", &|l| l.ddr_space = 1 - l.ddr_space);
         refused("address spaces there are not", &|l| l.spaces = 9);
+        refused("an address space there is not", &|l| l.ddr_space = 255);
         refused("no columns", &|l| l.columns = Some(0));
         refused("other columns", &|l| l.columns = if l.columns.is_some() { None } else { Some(8) });
         refused("fewer columns", &|l| l.columns = Some(l.columns.unwrap_or(2) / 2));

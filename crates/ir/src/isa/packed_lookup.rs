@@ -4,8 +4,8 @@
 //! space 0   [entry 0] [entry 2] [entry 4] ...       each as `Expand` reads it, `stride` bytes from one to the next
 //! space 1   [entry 1] [entry 3] ...
 //! ```
-//! Entries lie in the address spaces in turn, so that reading all of them, as a product by the same weights does, keeps every
-//! channel busy. Entries of which single columns are looked up lie by column, so that a column is a record of every block.
+//! Entries may lie in the address spaces in turn, so that reading all of them, as a product by the same weights does, keeps every
+//! channel busy; or all in one. Entries of which single columns are looked up lie by column, so that a column is a record of every block.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,9 +17,11 @@ use crate::packed::CodeKind;
 /// of `output`: an entry's elements, row by row, or those of one of its columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PackedLookup {
+    /// DDR address space of the first entry.
+    pub ddr_space: u8,
     /// DDR byte address of the first entry of each address space.
     pub ddr_address: u64,
-    /// Address spaces that entries lie in, from 0 on.
+    /// Address spaces that entries lie in in turn, from that of the first on.
     pub spaces: u8,
     /// What an index is below.
     pub size: u32,
@@ -78,7 +80,7 @@ impl PackedLookup {
     pub fn entry(&self, number: u32, word: usize) -> Expand {
         let spaces = u32::from(self.spaces.max(1));
         Expand {
-            ddr_space: (number % spaces) as u8,
+            ddr_space: self.ddr_space.saturating_add((number % spaces) as u8),
             ddr_address: self.ddr_address + u64::from(number / spaces) * self.stride(word),
             ..self.form()
         }
@@ -113,11 +115,12 @@ impl PackedLookup {
 
     /// By address space, where the entries begin and end.
     pub fn stretches(&self, word: usize) -> impl Iterator<Item = (u8, u64, u64)> + use<> {
-        let (start, spaces, entries) = (self.ddr_address, u32::from(self.spaces.max(1)), self.entries());
+        let (first, start) = (self.ddr_space, self.ddr_address);
+        let (spaces, entries) = (u32::from(self.spaces.max(1)), self.entries());
         let (stride, bytes) = (self.stride(word), self.form().packed_bytes());
         (0..spaces.min(entries)).map(move |space| {
             let others = u64::from((entries - 1 - space) / spaces);
-            (space as u8, start, start + others * stride + bytes)
+            (first.saturating_add(space as u8), start, start + others * stride + bytes)
         })
     }
 }
@@ -131,6 +134,7 @@ mod tests {
     fn lookup(columns: Option<u32>, size: u32) -> PackedLookup {
         let view = View::whole(&[1, 1, 64], DType::I8, 128, Space::Cache, 0);
         PackedLookup {
+            ddr_space: 0,
             ddr_address: 1024,
             spaces: 2,
             size,

@@ -98,8 +98,8 @@ impl Work {
                 Space::Ddr(space) => Some(space),
                 Space::Cache | Space::EwpCache => None,
             },
-            // Of several.
-            Self::PackedLookup(_) | Self::Matrix(_) | Self::Pool(_) | Self::Vector(_) => None,
+            Self::PackedLookup(lookup) => (lookup.spaces == 1).then_some(lookup.ddr_space),
+            Self::Matrix(_) | Self::Pool(_) | Self::Vector(_) => None,
         }
     }
 

@@ -41,7 +41,7 @@ pub(crate) struct Ports<'a> {
     pub memory: IoMemory,
 }
 
-/// Packed tables, of whose entries others may read one as well.
+/// Packed tables in several address spaces, of whose entries others may read one as well.
 #[derive(Default)]
 struct Tables {
     starts: BTreeMap<PackedTable, u64>,
@@ -253,6 +253,10 @@ impl External {
                 continue;
             };
             let Content::Constant(Packing::Entries(table)) = &code.buffers[buffer.index()].content else { continue };
+            // A table of one space is a constant like others.
+            if table.spaces == 1 && machine.ddr_spaces() > 1 {
+                continue;
+            }
             if std::mem::replace(&mut placed[buffer.index()], true) {
                 continue;
             }
@@ -397,6 +401,7 @@ pub(crate) fn stored(code: &VirtualProgram, buffer: BufferId, space: usize, word
     let all = padded(code, buffer, word);
     let Content::Constant(Packing::Entries(table)) = &code.buffers[buffer.index()].content else { return all };
     let (entries, spaces) = (table.entries().count(), table.spaces as usize);
+    let space = if spaces == 1 { 0 } else { space };
     all / entries.div_ceil(spaces) as u64 * entries.saturating_sub(space).div_ceil(spaces) as u64
 }
 

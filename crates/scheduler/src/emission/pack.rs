@@ -24,7 +24,8 @@ pub(crate) fn pack(network: &Network, packing: &Packing, (space, word): (usize, 
         }
         Packing::Entries(table) => {
             let mut out = out;
-            for part in table.entries().skip(space).step_by(table.spaces as usize) {
+            let first = if table.spaces == 1 { 0 } else { space };
+            for part in table.entries().skip(first).step_by(table.spaces as usize) {
                 let bytes = expandable(network, &part, out).next_multiple_of(word);
                 out = out.split_at_mut(bytes.min(out.len())).1;
             }

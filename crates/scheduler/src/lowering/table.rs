@@ -35,7 +35,8 @@ impl Lowering<'_> {
             entry: [own, width.unwrap_or(shape[1])],
             row_bytes: width.map_or(shape[1], |width| row_bytes(width, DType::I8, word) as u32),
             is_by_column: width.is_some(),
-            spaces: machine.ddr_spaces() as u32,
+            // A product reads entries one after the other. Others are picked: each of two tables has a space of its own.
+            spaces: if width.is_some() { machine.ddr_spaces() as u32 } else { 1 },
         };
         let name = format!("table of {}", network.layer_name(self.index));
         let from = self.operand(indices);
@@ -43,6 +44,7 @@ impl Lowering<'_> {
         refine(&mut views, word);
         let [to] = views;
         let lookup = PackedLookup {
+            ddr_space: 0,
             ddr_address: 0,
             spaces: contents.spaces as u8,
             size: entry.count([rows, columns])[0] as u32,

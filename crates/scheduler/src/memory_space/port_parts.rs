@@ -40,7 +40,8 @@ pub(crate) fn cut_ports(lowered: &mut LoweredNetwork, graph: &Graph, machine: &M
     let states: BTreeSet<BufferId> =
         lowered.states(graph, word).into_iter().flatten().map(|(buffer, _)| buffer).collect();
     let transfers = transfers(&lowered.code);
-    let has_tables = lowered.code.instructions.iter().any(|each| matches!(each.work, Work::PackedLookup(_)));
+    let has_tables =
+        lowered.code.instructions.iter().any(|each| matches!(each.work, Work::PackedLookup(l) if l.spaces > 1));
     let start = machine.dma.start + machine.dma.latency;
     let mut parts: BTreeMap<BufferId, Vec<(u64, BufferId)>> = BTreeMap::new();
     for (buffer, views) in views {

@@ -61,7 +61,11 @@ pub(crate) fn resolve(virtual_instruction: &VirtualInstruction, unit: Unit, addr
             e.local_address = resolved(addresses, e.local_address).1;
         }
         Work::PackedLookup(l) => {
-            l.ddr_address = resolved(addresses, l.ddr_address).1;
+            let (space, address) = resolved(addresses, l.ddr_address);
+            if let Space::Ddr(space) = space {
+                l.ddr_space = space;
+            }
+            l.ddr_address = address;
             [&mut l.indices, &mut l.output].into_iter().for_each(view);
         }
         Work::Lookup(l) => [&mut l.table, &mut l.indices, &mut l.output].into_iter().for_each(view),

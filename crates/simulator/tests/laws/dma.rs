@@ -185,6 +185,7 @@ fn a_lookup_of_columns_reads_a_record_of_every_block() {
     constants(&mut p, bytes);
     push(&mut p, Unit::Dtl0, &[], load(0, 128, 0, 8));
     let work = Work::PackedLookup(PackedLookup {
+        ddr_space: 0,
         ddr_address: 0,
         spaces: 1,
         size: 16,

@@ -70,7 +70,7 @@ pub fn packed_lookup(l: &PackedLookup, machine: &Machine) -> Vec<Step> {
     indexed(&l.indices, l.first..l.first + l.count, word, |n| {
         let index = scattered(n, l.size);
         let entry = index / u64::from(l.columns.unwrap_or(1));
-        let (ddr_space, local) = ((entry % u64::from(l.spaces)) as u8, pixel(&l.output, n, word));
+        let (ddr_space, local) = (l.ddr_space + (entry % u64::from(l.spaces)) as u8, pixel(&l.output, n, word));
         let ddr_address = l.ddr_address + entry / u64::from(l.spaces) * stride;
         let Some(of_entry) = l.columns else {
             let codes = PackedForm::by_row(l.codes);
