@@ -14,7 +14,7 @@ use super::cut::{Cut, Shape};
 use super::reduce::cut_out;
 use super::{Lowering, Shortage, codes, refine, slices};
 use crate::network::Linear;
-use crate::virtual_program::{BufferId, Content, Memory, PackedPart, Packing, Tile, VirtualInstruction};
+use crate::virtual_program::{BufferId, Content, Memory, Packing, Tile, VirtualInstruction};
 
 /// Weights and channel parameters of a group in the caches.
 struct Loaded {
@@ -302,23 +302,27 @@ impl Lowering<'_> {
         let mut pending = Vec::with_capacity(tiles.len());
         for part in tiles.chunks(at_once.max(1)) {
             let bytes = part.iter().map(|&(_, n)| linear.tile_bytes(n, dtype, word)).sum();
-            let to = self.code.buffer(name.clone(), bytes, Memory::Cache, Content::Computed);
-            let loads = self.code.instructions.len();
-            let last = part.last() == nest.cut.tiles.last();
-            match packed {
-                Some(packed) => {
-                    let network = &self.context.network;
-                    let tiles = part.iter().map(|&tile| linear.packed_tile(network, tile, word)).collect();
-                    self.expand(&name, packed, tiles, to, last);
-                }
+            let sources: Vec<(BufferId, Option<Expand>)> = match packed {
+                Some(packed) => part.iter().map(|&tile| self.packed_tile(linear, packed, tile, &name)).collect(),
                 None => {
                     let step = self.context.network.weights_of(self.index);
                     let list: Vec<Tile> = part.iter().map(|&(first, count)| (lead, first, count)).collect();
                     let content = Content::Constant(Packing::Weights { step, tiles: list });
-                    let from = self.code.buffer(name.clone(), bytes, Memory::Ddr, content);
-                    for bytes in self.weight_parts(bytes, last) {
-                        self.code.load(self.layer, from, to, Memory::Cache, bytes);
-                    }
+                    vec![(self.code.buffer(name.clone(), bytes, Memory::Ddr, content), None)]
+                }
+            };
+            let to = self.code.buffer(name.clone(), bytes, Memory::Cache, Content::Computed);
+            let loads = self.code.instructions.len();
+            let last = part.last() == nest.cut.tiles.last();
+            let mut local = 0;
+            for (from, tile) in sources {
+                if let Some(tile) = tile {
+                    self.expand(&tile, from, to.at(local), last);
+                    local += tile.bytes().next_multiple_of(word as u64);
+                    continue;
+                }
+                for bytes in self.weight_parts(bytes, last) {
+                    self.code.load(self.layer, from, to, Memory::Cache, bytes);
                 }
             }
             pending.push(if self.options.mode.paired() { self.code.instructions.split_off(loads) } else { Vec::new() });
@@ -337,27 +341,33 @@ impl Lowering<'_> {
         (weights, pending)
     }
 
-    /// Loads tiles of packed weights, one behind the other in the cache, each in as many parts as it would have otherwise.
-    fn expand(&mut self, name: &str, packed: &Packed, tiles: Vec<PackedPart>, to: BufferId, last: bool) {
-        let word = self.context.machine.word() as u64;
-        let mut local = 0;
-        for part in tiles {
-            let tile = part.expand(packed);
-            let content = Content::Constant(Packing::Expand(part));
-            let from = self.code.buffer(name.to_owned(), tile.packed_bytes(), Memory::Ddr, content);
-            let parts = self.weight_parts(tile.packed_bytes(), last).len() as u32;
-            let step = tile.rows.div_ceil(parts.max(1)).next_multiple_of(tile.block);
-            for first in (0..tile.rows).step_by(step as usize) {
-                let before = Expand { rows: first, ..tile };
-                let part = Expand {
-                    ddr_address: from.at(before.packed_bytes()),
-                    local_address: to.at(local + before.bytes()),
-                    rows: step.min(tile.rows - first),
-                    ..tile
-                };
-                self.code.instructions.push(VirtualInstruction::new(self.layer, Work::Expand(part)));
-            }
-            local += tile.bytes().next_multiple_of(word);
+    /// A tile of packed weights in DDR, and how it is loaded.
+    fn packed_tile(
+        &mut self,
+        linear: &Linear,
+        packed: &Packed,
+        tile: (u32, u32),
+        name: &str,
+    ) -> (BufferId, Option<Expand>) {
+        let part = linear.packed_tile(&self.context.network, tile, self.context.machine.word());
+        let expand = part.expand(packed);
+        let content = Content::Constant(Packing::Expand(part));
+        (self.code.buffer(name.to_owned(), expand.packed_bytes(), Memory::Ddr, content), Some(expand))
+    }
+
+    /// Loads a tile of packed weights in as many parts as it would be loaded in otherwise.
+    fn expand(&mut self, tile: &Expand, from: BufferId, to: u64, last: bool) {
+        let parts = self.weight_parts(tile.packed_bytes(), last).len() as u32;
+        let step = tile.rows.div_ceil(parts.max(1)).next_multiple_of(tile.block);
+        for first in (0..tile.rows).step_by(step as usize) {
+            let before = Expand { rows: first, ..*tile };
+            let part = Expand {
+                ddr_address: from.at(before.packed_bytes()),
+                local_address: to + before.bytes(),
+                rows: step.min(tile.rows - first),
+                ..*tile
+            };
+            self.code.instructions.push(VirtualInstruction::new(self.layer, Work::Expand(part)));
         }
     }
 
