@@ -14,6 +14,8 @@
 mod cases;
 #[path = "../../crates/runtime/tests/fuzz/mutate.rs"]
 mod mutate;
+#[path = "../../crates/runtime/tests/fuzz/tables.rs"]
+mod tables;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -147,7 +149,12 @@ fn work(seed: u64, first: u64) -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "begin begin")?;
     for case in first.. {
-        match catch_unwind(AssertUnwindSafe(|| material.run(seed, case))) {
+        // A fifth of them are programs with packed tables.
+        let run = || match case % 5 {
+            4 => ("tables", material.run_tables(seed, case)),
+            _ => material.run(seed, case),
+        };
+        match catch_unwind(AssertUnwindSafe(run)) {
             Ok((kind, refused)) => writeln!(out, "{kind} {}", if refused { "refused" } else { "ran" })?,
             Err(_) => writeln!(out, "any panicked")?,
         }

@@ -46,8 +46,10 @@ def tied_weights(context: Lowering, step: Step) -> Packed | None:
         return None
     for other in context.steps:
         value = other.node.inputs[1] if other.node.op_type == "MatMul" else None
+        if value is None or shape_of(value) != table.shape[::-1]:
+            continue
         weights = _finite(value)
-        if value is None or weights is None or weights.shape != table.shape[::-1]:
+        if weights is None:
             continue
         steps = steps_of(value)
         context.settings.honors(step.names, BLOCKS, WEIGHTS)

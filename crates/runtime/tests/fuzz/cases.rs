@@ -14,6 +14,7 @@ use tpuflow_scheduler::schedule;
 use tpuflow_simulator::{Interpreter, Keep, Options, simulate};
 
 use crate::mutate::{self, Rng};
+use crate::tables;
 
 /// What may be asked for before a program is refused for its size: several simulated devices at a time stay far below the 1 GB
 /// that the long run allows.
@@ -24,6 +25,8 @@ const WORK: u64 = 1 << 20;
 /// Files as they should be.
 pub struct Material {
     programs: Vec<(Program, Value)>,
+    /// One that looks entries of packed tables up.
+    tables: Vec<(Program, Value)>,
     files: Vec<Vec<u8>>,
     graphs: Vec<(Graph, Value)>,
     texts: Vec<String>,
@@ -40,11 +43,11 @@ impl Material {
         let names = ["int8.o1", "int8.o5", "int16.o5", "f16.o5"];
         let path = |name: &str, kind: &str| formats.join(format!("{name}.{kind}"));
         let load = |name: &str| Program::load(&path(name, "tpu")).expect("a program");
-        let programs = names.map(|name| {
-            let program = load(name);
+        let of_program = |program: Program| {
             let value = serde_json::to_value(&program).expect("expressible");
             (program, value)
-        });
+        };
+        let programs = names.map(|name| of_program(load(name)));
         let graphs = ["int8", "int16", "f16"].map(|name| {
             let graph = Graph::load(&path(name, "tpuq")).expect("a graph");
             let value = serde_json::to_value(&graph).expect("expressible");
@@ -61,6 +64,7 @@ impl Material {
             files: files.map(|name| std::fs::read(formats.join(name)).expect("a file")).to_vec(),
             machine: std::fs::read_to_string(formats.join("machine.toml")).expect("a machine"),
             programs: programs.to_vec(),
+            tables: vec![of_program(tables::program())],
             graphs: graphs.to_vec(),
             scratch,
         }
@@ -70,7 +74,7 @@ impl Material {
     pub fn run(&self, seed: u64, case: u64) -> (&'static str, bool) {
         let mut rng = Rng::new(seed, case);
         match rng.below(10) {
-            0..=3 => ("program", self.program(&mut rng).is_err()),
+            0..=3 => ("program", self.program(&self.programs, &mut rng).is_err()),
             4 => ("bytes", self.bytes(&mut rng).is_err()),
             5 => ("text", self.text(&mut rng).is_err()),
             6..=7 => ("graph", self.graph(&mut rng).is_err()),
@@ -79,9 +83,14 @@ impl Material {
         }
     }
 
-    fn program(&self, rng: &mut Rng) -> Result<(), String> {
-        let number = rng.below(self.programs.len());
-        let (original, value) = &self.programs[number];
+    /// Runs a case of a program with packed tables: whether it was refused.
+    pub fn run_tables(&self, seed: u64, case: u64) -> bool {
+        self.program(&self.tables, &mut Rng::new(seed, case)).is_err()
+    }
+
+    fn program(&self, programs: &[(Program, Value)], rng: &mut Rng) -> Result<(), String> {
+        let number = rng.below(programs.len());
+        let (original, value) = &programs[number];
         let mut value = value.clone();
         for _ in 0..=rng.below(3) {
             mutate::tree(rng, &mut value);
