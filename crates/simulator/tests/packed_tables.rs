@@ -28,6 +28,15 @@ fn tied(mut net: Net, [depth, words]: [usize; 2], tokens: usize, block: u32, kin
     net.finish(&[logits])
 }
 
+/// Both levels: proven, without a fallback, and with the values of the interpreter.
+fn proven_and_equal(graph: &Graph, machine: &Machine, seed: u64) {
+    for level in [1, 5] {
+        let program = proven(graph, machine, ScheduleOptions { level, ..ScheduleOptions::default() });
+        assert_eq!(program.fallback, None, "seed {seed}");
+        trial(graph, machine, level, seed, &Options::default()).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+    }
+}
+
 fn constant_bytes(program: &Program) -> usize {
     program.constants.iter().map(|image| image.len()).sum()
 }
@@ -42,11 +51,7 @@ fn columns_of_the_weights_of_a_product_keep_every_bit() {
         let words = [1, 19, 65, 129, 300][net.random.below(5)];
         let (tokens, block) = (1 + net.random.below(9), BLOCKS[net.random.below(4)]);
         let graph = tied(net, [depth, words], tokens, block, KINDS[seed as usize % 3]);
-        for level in [1, 5] {
-            let program = proven(&graph, machine, ScheduleOptions { level, ..ScheduleOptions::default() });
-            assert_eq!(program.fallback, None, "seed {seed}");
-            trial(&graph, machine, level, seed, &Options::default()).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
-        }
+        proven_and_equal(&graph, machine, seed);
     }
 }
 
@@ -93,11 +98,7 @@ fn matrices_that_are_picked_by_index_keep_every_bit() {
         let form = [1 + net.random.below(7), depth, columns];
         let chosen = 1 + net.random.below(3);
         let graph = experts(net, form, chosen, block, KINDS[seed as usize % 3]);
-        for level in [1, 5] {
-            let program = proven(&graph, machine, ScheduleOptions { level, ..ScheduleOptions::default() });
-            assert_eq!(program.fallback, None, "seed {seed}");
-            trial(&graph, machine, level, seed, &Options::default()).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
-        }
+        proven_and_equal(&graph, machine, seed);
     }
 }
 

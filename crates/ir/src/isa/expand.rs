@@ -169,17 +169,13 @@ impl Expand {
 mod tests {
     use super::*;
 
+    fn rows_of_16(codes: PackedForm) -> Expand {
+        Expand { ddr_space: 0, ddr_address: 0, local_address: 0, rows: 70, row_bytes: 16, block: 32, codes }
+    }
+
     #[test]
     fn rows_are_complete_when_their_last_code_is_there() {
-        let expand = Expand {
-            ddr_space: 0,
-            ddr_address: 0,
-            local_address: 0,
-            rows: 70,
-            row_bytes: 16,
-            block: 32,
-            codes: PackedForm::ZeroPoints,
-        };
+        let expand = rows_of_16(PackedForm::ZeroPoints);
         assert_eq!((expand.header_bytes(), expand.code_bytes(), expand.packed_bytes()), (24, 8, 3 * 24 + 70 * 8));
         assert_eq!(expand.complete(24 + 7), 0);
         assert_eq!(expand.complete(24 + 8), 16);
@@ -191,15 +187,7 @@ mod tests {
 
     #[test]
     fn rows_by_column_are_complete_with_their_block() {
-        let expand = Expand {
-            ddr_space: 0,
-            ddr_address: 0,
-            local_address: 0,
-            rows: 70,
-            row_bytes: 16,
-            block: 32,
-            codes: PackedForm::ByColumn(CodeKind::ZeroPoints),
-        };
+        let expand = rows_of_16(PackedForm::ByColumn(CodeKind::ZeroPoints));
         assert_eq!((expand.record_bytes(32), expand.block_bytes(32), expand.record_bytes(6)), (18, 288, 5));
         assert_eq!((expand.packed_bytes(), expand.lead_bytes()), (2 * 288 + 16 * 5, 288));
         assert_eq!([287, 288, 575, 576, 655, 656].map(|packed| expand.complete(packed) / 16), [0, 32, 32, 64, 64, 70]);

@@ -55,8 +55,8 @@ pub fn expanded(e: &Expand, machine: &Machine) -> Vec<Step> {
     completed(e.ddr_space, e.ddr_address, e.local_address, &ends, true, machine)
 }
 
-/// Page runs of bytes from an address on, and the words of those that are written from `local` on; `last`: also the word that the
-/// last of them is in the middle of.
+/// Page runs that read bytes from DDR address `start` on, each with the cache words it completes from `local` on. `ends`: by byte read,
+/// how many bytes are complete then; `last`: a last word that is only partly filled is written as well.
 pub fn completed(space: u8, start: u64, local: u64, ends: &[u64], last: bool, machine: &Machine) -> Vec<Step> {
     let word = machine.word() as u64;
     // Results may begin inside a word.
