@@ -4,6 +4,8 @@
 //! constant has any, a zero point of 4; an element is `clamp(RNE((code - zero) * scale / 16), -128, 127)` (`docs/arithmetic.md`,
 //! section 2). Codes may also be floats of 4 bits, in halves. Scales of columns, floats, are those of the int8 constant.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Image;
@@ -183,6 +185,22 @@ impl Packed {
             scale_row(self.kind(), zero_points, scales, elements);
         }
         out
+    }
+
+    /// The packed form of some columns of a constant of `shape`.
+    #[must_use]
+    pub fn columns(&self, shape: &[usize], kept: Range<usize>) -> Self {
+        let [rows, columns] = [0, 1].map(|axis| shape.get(axis).copied().unwrap_or(0));
+        let mut codes = vec![0; (rows * kept.len()).div_ceil(2)];
+        let sources = (0..rows).flat_map(|row| kept.clone().map(move |column| row * columns + column));
+        for (index, source) in sources.enumerate() {
+            codes[index / 2] |= self.code(source) << (index % 2 * 4);
+        }
+        let some = |cells: &Image| -> Image {
+            let blocks = cells.chunks_exact(columns.max(1));
+            blocks.flat_map(|block| block[kept.clone()].iter().copied()).collect::<Vec<u8>>().into()
+        };
+        Self { codes: codes.into(), scales: some(&self.scales), zero_points: some(&self.zero_points), ..self.clone() }
     }
 
     /// Codes from number `first` on.

@@ -84,6 +84,9 @@ impl From<ScheduleError> for Failure {
             | ScheduleError::Check { .. }
             | ScheduleError::Layers { .. }
             | ScheduleError::Tiling { .. }
+            | ScheduleError::Devices { .. }
+            | ScheduleError::State { .. }
+            | ScheduleError::Parts(_)
             | ScheduleError::Stream(_)
             | ScheduleError::Time => "ProgramError",
         };

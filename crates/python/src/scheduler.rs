@@ -4,6 +4,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tpuflow_ir::Machine;
 use tpuflow_scheduler::Options;
+use tpuflow_scheduler::tensor_parallel::{self, DeviceGraph, Slice};
 use tpuflow_scheduler::alloc::check::{aligned, validate};
 use tpuflow_scheduler::alloc::ladder::{Effort, solve_by_effort};
 use tpuflow_scheduler::alloc::{Item, Problem, Solution};
@@ -16,6 +17,7 @@ use crate::simulator::Program;
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(schedule, module)?)?;
     module.add_function(wrap_pyfunction!(in_parts, module)?)?;
+    module.add_function(wrap_pyfunction!(split, module)?)?;
     module.add_function(wrap_pyfunction!(allocate, module)?)?;
     module.add_function(wrap_pyfunction!(check_allocation, module)?)?;
     module.add_function(wrap_pyfunction!(machine_text, module)?)?;
@@ -63,6 +65,20 @@ fn in_parts(graph: &Graph, program: &Program) -> PyResult<(Graph, Boxes)> {
     let parts = tpuflow_checker::in_parts_with_boxes(&graph.graph, &program.program.tilings);
     let (parts, boxes) = parts.map_err(|error| PyValueError::new_err(error.to_string()))?;
     Ok((Graph::new(parts), boxes.into_iter().map(|(of, span)| (of.index(), span)).collect()))
+}
+
+/// The graphs of several devices by superstep and device, each with its inputs and outputs as parts of tensors of `graph`.
+#[pyfunction]
+fn split(py: Python<'_>, graph: &Graph, devices: usize) -> PyResult<Vec<Vec<(Graph, Boxes, Boxes)>>> {
+    let supersteps = py.detach(|| tensor_parallel::split(&graph.graph, devices)).map_err(Failure::from)?;
+    let slices = |found: &mut dyn Iterator<Item = &Slice>| -> Boxes {
+        found.map(|slice| (slice.tensor.index(), slice.region.clone())).collect()
+    };
+    let device = |own: DeviceGraph| {
+        let (inputs, outputs) = (slices(&mut own.inputs()), slices(&mut own.outputs()));
+        (Graph::new(own.graph), inputs, outputs)
+    };
+    Ok(supersteps.into_iter().map(|devices| devices.into_iter().map(device).collect()).collect())
 }
 
 /// The TOML text of a preset.

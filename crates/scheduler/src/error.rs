@@ -55,6 +55,23 @@ pub enum ScheduleError {
         /// Layers there are.
         layers: usize,
     },
+    /// A number of devices that no network is divided among.
+    #[error("{devices} devices; a network is divided among 1 to {most}")]
+    Devices {
+        /// Devices asked for.
+        devices: usize,
+        /// Most there may be.
+        most: usize,
+    },
+    /// A state whose rows are read and computed on different sides of an exchange.
+    #[error("state \"{state}\" cannot be divided among devices: it is read before its new rows are exchanged")]
+    State {
+        /// The input of the state.
+        state: String,
+    },
+    /// The graphs of the devices do not compute the network: a defect of the division, reported rather than run.
+    #[error("the graphs of the devices do not compute the network: {0}")]
+    Parts(String),
     /// Runs of the program cannot overlap.
     #[error(transparent)]
     Stream(#[from] StreamError),

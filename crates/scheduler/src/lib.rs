@@ -19,6 +19,7 @@
 //! | [`alloc`], `addresses` | buffers -> addresses |
 //! | `emission` | virtual program and addresses -> instructions with units and tokens, packed constants |
 //! | `planning` | many plans -> the best: the portfolio, searches, fallbacks |
+//! | [`tensor_parallel`] | graph -> graphs of several devices, which are scheduled as any other |
 //! | `stream` | program -> the same with its runs overlapping |
 //!
 //! Modules import only what stands above them in this table; a test counts cycles.
@@ -41,6 +42,7 @@ mod order;
 pub mod parameters;
 mod planning;
 mod stream;
+pub mod tensor_parallel;
 pub mod tiling;
 mod virtual_program;
 

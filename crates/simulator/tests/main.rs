@@ -24,6 +24,7 @@ mod products;
 mod programs;
 mod states;
 mod streams;
+mod tensor_parallel;
 mod thousands;
 mod trial;
 mod twin;

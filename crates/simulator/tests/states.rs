@@ -11,19 +11,19 @@ use tpuflow_scheduler::{Options as ScheduleOptions, schedule};
 use tpuflow_simulator::{ArrayModel, Interpreter, Keep, Options, Run, Serial, StateRows, simulate};
 
 /// What a decoder's attention computes for `new` tokens behind `past` others, of `heads` heads of `width` channels.
-#[derive(Clone, Copy)]
-struct Shape {
-    past: usize,
-    new: usize,
-    heads: usize,
-    width: usize,
-    wide: bool,
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub past: usize,
+    pub new: usize,
+    pub heads: usize,
+    pub width: usize,
+    pub wide: bool,
     /// Whether a row of a cache is a pixel, of which a word may hold several, and not an image row.
-    pixels: bool,
+    pub pixels: bool,
 }
 
 /// Attention over a past of keys and values and what is new; both are outputs again.
-fn attention(shape: Shape) -> Graph {
+pub fn attention(shape: Shape) -> Graph {
     let Shape { past, new, heads, width, wide, pixels } = shape;
     let axis = if pixels { 2 } else { 1 };
     let mut net = Net::new(7);

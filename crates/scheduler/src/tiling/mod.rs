@@ -13,9 +13,9 @@
 //! element is computed by the same operator from the same elements.
 
 pub mod groups;
-mod movement;
-mod part;
-mod region;
+pub(crate) mod movement;
+pub(crate) mod part;
+pub(crate) mod region;
 pub mod request;
 pub(crate) mod stacks;
 
@@ -363,7 +363,7 @@ impl<'a> Writer<'a> {
 }
 
 /// Scales of a part: those of its channels where there is one for each (weights: the first axis that has as many).
-fn some_scales(quant: &Quant, shape: &[usize], region: &Region) -> Quant {
+pub(crate) fn some_scales(quant: &Quant, shape: &[usize], region: &Region) -> Quant {
     let count = quant.scale.len();
     let scale = match shape.iter().position(|&extent| extent == count).filter(|_| count > 1) {
         Some(axis) => quant.scale[region.0[axis].0..region.0[axis].1].to_vec(),

@@ -7,10 +7,10 @@ use super::region::{Region, steps};
 use crate::error::TilingError;
 
 /// A loop of a strided view that stays within an axis of the result.
-struct Loop {
-    axis: usize,
-    extent: usize,
-    stride: i64,
+pub(crate) struct Loop {
+    pub axis: usize,
+    pub extent: usize,
+    pub stride: i64,
 }
 
 /// A part of a strided view: where its loops can be told apart by axes of the result, the loops of the part. Axes made of
@@ -62,7 +62,7 @@ fn reach(shape: &[usize], extents: &[usize], strides: &[i64], offset: &mut i64) 
 }
 
 /// Loops cut, where need be, so that each belongs to one axis of the result; outermost first.
-fn by_axis(dims: &[u32], strides: &[i64], result: &[usize]) -> Result<Vec<Loop>, TilingError> {
+pub(crate) fn by_axis(dims: &[u32], strides: &[i64], result: &[usize]) -> Result<Vec<Loop>, TilingError> {
     let mut loops = Vec::new();
     let mut axes = result.iter().enumerate().rev().filter(|(_, extent)| **extent > 1);
     let (mut axis, mut left) = (0, 1);
@@ -87,7 +87,7 @@ fn by_axis(dims: &[u32], strides: &[i64], result: &[usize]) -> Result<Vec<Loop>,
 }
 
 /// A box of a dense tensor as an operator.
-pub(super) fn slice(input: TensorId, shape: &[usize], region: &Region) -> Op {
+pub(crate) fn slice(input: TensorId, shape: &[usize], region: &Region) -> Op {
     let strides = steps(shape);
     let offset = region.0.iter().zip(&strides).map(|(range, step)| range.0 as i64 * step).sum();
     let mut dims: Vec<u32> = region.shape().iter().map(|&extent| extent as u32).collect();
@@ -98,17 +98,18 @@ pub(super) fn slice(input: TensorId, shape: &[usize], region: &Region) -> Op {
     Op::Rearrange { input, dims, strides, offset }
 }
 
-/// The bytes of a box of a constant.
-pub(super) fn slice_bytes(bytes: &[u8], size: usize, shape: &[usize], region: &Region) -> Vec<u8> {
+/// The bytes of a box of a constant, a run of its last axis at a time.
+pub(crate) fn slice_bytes(bytes: &[u8], size: usize, shape: &[usize], region: &Region) -> Vec<u8> {
     let (extents, strides) = (region.shape(), steps(shape));
+    let run = extents.last().copied().unwrap_or(1);
     let mut out = Vec::with_capacity(region.elements() * size);
-    for mut index in 0..region.elements() {
-        let mut element = 0;
+    for first in (0..region.elements()).step_by(run.max(1)) {
+        let (mut index, mut element) = (first, 0);
         for ((&extent, &step), range) in extents.iter().zip(&strides).zip(&region.0).rev() {
             element += (range.0 + index % extent) * step as usize;
             index /= extent;
         }
-        out.extend_from_slice(&bytes[element * size..][..size]);
+        out.extend_from_slice(&bytes[element * size..][..run * size]);
     }
     out
 }

@@ -44,8 +44,15 @@ impl Shapes<'_> {
 /// # Errors
 /// Why it has none.
 pub(crate) fn part(graph: &Graph, layer: &Layer, wanted: &Region) -> Result<Part, TilingError> {
+    part_of(graph, layer, &graph.tensor(layer.output).shape, wanted)
+}
+
+/// As [`part`], of a result of the shape `result`.
+///
+/// # Errors
+/// Why it has none.
+pub(crate) fn part_of(graph: &Graph, layer: &Layer, result: &[usize], wanted: &Region) -> Result<Part, TilingError> {
     let shapes = Shapes(graph);
-    let result = shapes.of(layer.output);
     match &layer.op {
         Op::Conv { .. } => convolution(&shapes, &layer.op, result, wanted),
         Op::MatMul { .. } => product(&shapes, &layer.op, result, wanted),

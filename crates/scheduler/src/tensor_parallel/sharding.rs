@@ -1,0 +1,254 @@
+//! Which device computes which part of every layer, and which tensors the devices exchange.
+//!
+//! Layers are looked at in order. A layer whose operands are split, and whose result can be split so that every device has all it
+//! reads, needs no exchange: heads of an attention, channels of a gate. Convolutions and matrix products of operands that every
+//! device has whole are split by output channels, so that every device has some of the weights; products of two activations by
+//! matrices or rows. Everything else is computed by every device, of whole operands. An operand that is split and needed otherwise
+//! is exchanged first, and is whole from the next superstep on.
+//!
+//! No sum is divided between devices: the integers, and the floats, are those of one device.
+
+use std::collections::BTreeSet;
+
+use tpuflow_ir::{Graph, Layer, Op, TensorId};
+
+use super::local;
+use crate::tiling::region::Region;
+
+/// Parts of a tensor along an axis, one for each device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    pub axis: usize,
+    pub ranges: Vec<(usize, usize)>,
+}
+
+impl Cut {
+    /// The part of a device, of a tensor of `shape`.
+    pub fn region(&self, shape: &[usize], device: usize) -> Region {
+        Region::whole(shape).with(self.axis, self.ranges[device])
+    }
+}
+
+/// Where a tensor is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Placed {
+    /// The parts devices have, if it is split.
+    pub cut: Option<Cut>,
+    /// The superstep that computes it.
+    pub superstep: usize,
+    /// From which superstep on every device has all of it.
+    pub whole_from: Option<usize>,
+    /// The new rows of the state of which the tensor is a copy or view.
+    rows: Option<TensorId>,
+}
+
+/// The decisions, by layer and by tensor.
+#[derive(Clone, Debug)]
+pub(super) struct Sharding {
+    /// By layer, the superstep that computes it.
+    pub supersteps: Vec<usize>,
+    pub tensors: Vec<Placed>,
+}
+
+impl Sharding {
+    /// Decides for all layers.
+    pub fn new(graph: &Graph, devices: usize) -> Self {
+        let mut whole = BTreeSet::new();
+        loop {
+            match Decision::new(graph, devices, &whole).all() {
+                Ok(sharding) => return sharding,
+                // A state would have to be exchanged row by row, every time: its new rows are computed by all instead.
+                Err(rows) => whole.insert(rows),
+            };
+        }
+    }
+
+    /// The part of a tensor that a device computes.
+    pub fn region(&self, graph: &Graph, tensor: TensorId, device: usize) -> Region {
+        let shape = &graph.tensor(tensor).shape;
+        let cut = self.tensors[tensor.index()].cut.as_ref();
+        cut.map_or_else(|| Region::whole(shape), |cut| cut.region(shape, device))
+    }
+}
+
+/// The decisions so far.
+struct Decision<'a> {
+    graph: &'a Graph,
+    devices: usize,
+    /// Results that every device computes whole.
+    whole: &'a BTreeSet<TensorId>,
+    /// Pasts of states that layers have read.
+    read: BTreeSet<TensorId>,
+    found: Sharding,
+}
+
+impl<'a> Decision<'a> {
+    fn new(graph: &'a Graph, devices: usize, whole: &'a BTreeSet<TensorId>) -> Self {
+        let mut tensors = vec![Placed::default(); graph.tensors.len()];
+        let constant = |id: &TensorId| graph.tensor(*id).constant.is_some();
+        let all = (0..graph.tensors.len()).map(TensorId::new);
+        for id in all.filter(constant).chain(graph.inputs.iter().copied()) {
+            tensors[id.index()].whole_from = Some(0);
+        }
+        Self { graph, devices, whole, read: BTreeSet::new(), found: Sharding { supersteps: vec![], tensors } }
+    }
+
+    /// Decides for all layers.
+    ///
+    /// # Errors
+    /// New rows of a state that must be whole.
+    fn all(mut self) -> Result<Sharding, TensorId> {
+        for layer in &self.graph.layers {
+            self.layer(layer)?;
+        }
+        Ok(self.found)
+    }
+
+    fn layer(&mut self, layer: &Layer) -> Result<(), TensorId> {
+        let operands = layer.op.operands();
+        let mut cut = None;
+        if !self.whole.contains(&layer.output) {
+            cut = self.local_cuts(layer).into_iter().find(|cut| self.is_local(layer, cut));
+        }
+        if cut.is_none() {
+            for &operand in &operands {
+                self.exchange(operand)?;
+            }
+            if !self.whole.contains(&layer.output) {
+                cut = self.product_cuts(layer).into_iter().find(|cut| self.is_local(layer, cut));
+            }
+        }
+        let superstep = operands.iter().map(|&operand| self.from(layer, operand, cut.as_ref())).max().unwrap_or(0);
+        let rows = match layer.op {
+            Op::Concat { .. } | Op::Rearrange { .. } if cut.is_some() => operands.iter().find_map(|o| self.placed(*o).rows),
+            _ => None,
+        };
+        let whole_from = cut.is_none().then_some(superstep);
+        self.found.tensors[layer.output.index()] = Placed { cut, superstep, whole_from, rows };
+        self.found.supersteps.push(superstep);
+        self.read.extend(operands);
+        self.place_past(layer.output)
+    }
+
+    fn placed(&self, tensor: TensorId) -> &Placed {
+        &self.found.tensors[tensor.index()]
+    }
+
+    /// A past has the parts of the new rows behind it.
+    fn place_past(&mut self, new: TensorId) -> Result<(), TensorId> {
+        for state in &self.graph.states {
+            if self.graph.outputs[state.output as usize] == new {
+                let past = self.graph.inputs[state.input as usize];
+                let Placed { cut, superstep, .. } = self.placed(new).clone();
+                if cut.is_some() && self.read.contains(&past) {
+                    return Err(new);
+                }
+                let whole_from = cut.is_none().then_some(superstep);
+                let rows = cut.is_some().then_some(new);
+                self.found.tensors[past.index()] = Placed { cut, superstep, whole_from, rows };
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a tensor whole from the superstep after the one that computes its parts.
+    fn exchange(&mut self, tensor: TensorId) -> Result<(), TensorId> {
+        let placed = &mut self.found.tensors[tensor.index()];
+        if placed.whole_from.is_none() {
+            if let Some(rows) = placed.rows {
+                return Err(rows);
+            }
+            placed.whole_from = Some(placed.superstep + 1);
+        }
+        Ok(())
+    }
+
+    /// Cuts of a result that go with those of the operands.
+    fn local_cuts(&self, layer: &Layer) -> Vec<Cut> {
+        let result = &self.graph.tensor(layer.output).shape;
+        let mut cuts = Vec::new();
+        for operand in layer.op.operands() {
+            let Some(cut) = &self.placed(operand).cut else { continue };
+            let extent = self.graph.tensor(operand).shape[cut.axis];
+            for (axis, &own) in result.iter().enumerate().rev() {
+                let scaled = |at: usize| (at * own).is_multiple_of(extent).then(|| at * own / extent);
+                let ranges = cut.ranges.iter().map(|&(from, to)| Some((scaled(from)?, scaled(to)?))).collect();
+                if let Some(ranges) = ranges
+                    && own > 1
+                {
+                    let cut = Cut { axis, ranges };
+                    if !cuts.contains(&cut) {
+                        cuts.push(cut);
+                    }
+                }
+            }
+        }
+        cuts
+    }
+
+    /// Cuts of convolutions and products whose operands are whole, the best first.
+    fn product_cuts(&self, layer: &Layer) -> Vec<Cut> {
+        let shape = &self.graph.tensor(layer.output).shape;
+        let Some(last) = shape.len().checked_sub(1) else { return vec![] };
+        let axes: Vec<usize> = match &layer.op {
+            Op::Conv { .. } => std::iter::once(last).chain(0..last).collect(),
+            Op::MatMul { b, .. } if self.graph.tensor(*b).constant.is_some() => {
+                std::iter::once(last).chain(0..last).collect()
+            }
+            Op::MatMul { .. } => (0..last).collect(),
+            _ => vec![],
+        };
+        let cut = |axis: usize| Some(Cut { axis, ranges: ranges(shape[axis], self.devices)? });
+        axes.into_iter().filter_map(cut).collect()
+    }
+
+    /// Whether every device has what it reads for its part, and computes no more than that.
+    fn is_local(&self, layer: &Layer, cut: &Cut) -> bool {
+        let shape = &self.graph.tensor(layer.output).shape;
+        (0..self.devices).all(|device| {
+            let wanted = cut.region(shape, device);
+            let Ok(part) = local::part(self.graph, layer, &wanted) else { return false };
+            let operands = layer.op.operands();
+            // A concatenation may do without some of its operands.
+            part.region == wanted
+                && part.op.operands().len() == operands.len()
+                && operands.iter().zip(&part.operands).all(|(&operand, region)| {
+                    self.placed(operand).whole_from.is_some() || self.holds(operand, device, region)
+                })
+        })
+    }
+
+    /// Whether a device has a region of a tensor that is split.
+    fn holds(&self, tensor: TensorId, device: usize, region: &Region) -> bool {
+        let shape = &self.graph.tensor(tensor).shape;
+        self.placed(tensor).cut.as_ref().is_some_and(|cut| cut.region(shape, device).holds(region))
+    }
+
+    /// From which superstep on a layer can read an operand.
+    fn from(&self, layer: &Layer, operand: TensorId, cut: Option<&Cut>) -> usize {
+        let placed = self.placed(operand);
+        let shape = &self.graph.tensor(layer.output).shape;
+        let local = placed.cut.is_some()
+            && cut.is_some_and(|cut| {
+                (0..self.devices).all(|device| {
+                    let part = local::part(self.graph, layer, &cut.region(shape, device));
+                    let operands = layer.op.operands();
+                    part.is_ok_and(|part| {
+                        let reads = operands.iter().zip(&part.operands).filter(|(id, _)| **id == operand);
+                        reads.into_iter().all(|(_, region)| self.holds(operand, device, region))
+                    })
+                })
+            });
+        if local { placed.superstep } else { placed.whole_from.unwrap_or(placed.superstep) }
+    }
+}
+
+/// Ranges of an axis, one for each device: equal ones where there are any, of as whole tiles of columns as may be; `None`: it is too
+/// short.
+fn ranges(extent: usize, devices: usize) -> Option<Vec<(usize, usize)>> {
+    let units = || [128, 64, 32, 16, 8, 4, 2, 1].into_iter().filter(|unit| extent.is_multiple_of(*unit));
+    let even = units().find(|unit| (extent / unit).is_multiple_of(devices));
+    let unit = even.or_else(|| units().find(|unit| extent / unit >= devices)).filter(|_| extent >= devices)?;
+    let count = extent / unit;
+    Some((0..devices).map(|n| (n * count / devices * unit, (n + 1) * count / devices * unit)).collect())
+}
