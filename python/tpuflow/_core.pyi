@@ -355,12 +355,11 @@ def schedule(
     stream: bool = False,
 ) -> Program: ...
 def in_parts(graph: Graph, program: Program) -> tuple[Graph, list[tuple[int, list[tuple[int, int]]]]]: ...
-def split(
+def divide(
     graph: Graph, devices: int
-) -> list[
-    list[
-        tuple[Graph, list[tuple[int, list[tuple[int, int]]]], list[tuple[int, list[tuple[int, int]]]]]
-    ]
+) -> tuple[
+    list[tuple[Graph, list[tuple[int, list[tuple[int, int]]]], list[tuple[int, list[tuple[int, int]]]]]],
+    Graph,
 ]: ...
 def check(graph: Graph | None, program: Program) -> list[str]: ...
 def lower_bounds(graph: Graph, machine_toml: str, *, origin: str = "machine") -> str: ...

@@ -27,6 +27,7 @@ mod constant_map;
 mod constants;
 mod contents;
 mod expansion;
+mod exchange;
 mod expectation;
 mod form;
 mod header;

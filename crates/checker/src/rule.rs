@@ -89,6 +89,9 @@ pub enum Rule {
     /// A byte of the constants stands for one element.
     #[error("a byte of the constants stands for one element of one constant")]
     ConstantPlace,
+    /// Parts that devices exchange lie alike on all of them, are stored once and loaded once they are there.
+    #[error("parts of an exchange lie alike on all devices, and are stored once")]
+    Exchange,
     /// States have a place of their own, of which a past is loaded and an output stored.
     #[error("states are the graph's and apart, their past is only loaded, their output behind it")]
     State,
@@ -303,6 +306,7 @@ impl Rule {
         Self::ChannelParameters,
         Self::Parameters,
         Self::ConstantPlace,
+        Self::Exchange,
         Self::State,
         Self::ConstantsKept,
         Self::Operator,

@@ -3,13 +3,18 @@
 use tpuflow_ir::Space;
 use tpuflow_ir::isa::{Direction, Transfer};
 
-use crate::contents::Value;
+use crate::contents::{Tokens, Value};
+use crate::exchange::of_rank;
 use crate::rule::{Fault, Rule};
 use crate::walk::Walk;
 
 impl Walk<'_> {
     pub(crate) fn transfer(&mut self, transfer: &Transfer) -> Result<(), Fault> {
-        let ddr_space = Space::Ddr(transfer.ddr_space);
+        let machine = self.machine();
+        let is_own = machine.rank(transfer.ddr_space).is_none();
+        let brings = transfer.direction == Direction::Load && transfer.local_space == Space::Cache;
+        Rule::Exchange.require(is_own || brings, "a load of another device's part", transfer.ddr_space)?;
+        let ddr_space = Space::Ddr(machine.own_space(transfer.ddr_space));
         // A byte is not brought twice: what arrives fits where it arrives.
         let filled = self.limit(if transfer.direction == Direction::Load { transfer.local_space } else { ddr_space });
         let runs = transfer.counts.map(u128::from);
@@ -26,10 +31,12 @@ impl Walk<'_> {
                 let constants = self.program.constants.get(usize::from(transfer.ddr_space)).map_or(0, |c| c.len());
                 let behind = format_args!("a store behind {constants:#x}");
                 Rule::ConstantsKept.require(to >= constants as u64, behind, format_args!("{to:#x}"))?;
+                self.check_stored_once(ddr_space, to, to + bytes)?;
             }
             // What is undefined at the source wipes out what the destination held.
             let mut done = from;
             let pieces = self.load(from_space, from, from + bytes)?;
+            let pieces = of_rank(&self.exchanges, machine, transfer.ddr_space, (from, from + bytes), pieces)?;
             if pieces.is_empty() && bytes > 0 {
                 return Err(Rule::Undefined.violation("something to move", format_args!("nothing from {from:#x} on")));
             }
@@ -42,5 +49,16 @@ impl Walk<'_> {
             self.store(to_space, to + (done - from), to + bytes, Value::Undefined)?;
         }
         Ok(())
+    }
+
+    /// Nothing stands yet where a part of an exchange is stored.
+    fn check_stored_once(&mut self, space: Space, start: u64, end: u64) -> Result<(), Fault> {
+        let Space::Ddr(own) = space else { return Ok(()) };
+        if !self.exchanges.iter().any(|region| region.overlaps(own, start, end)) {
+            return Ok(());
+        }
+        let before = self.memories.read(space, start, end, None, &mut Tokens::default());
+        let found = format_args!("{:?}", before.first());
+        Rule::Exchange.require(before.is_empty(), "bytes that nothing was stored to", found)
     }
 }

@@ -7,6 +7,7 @@ use tpuflow_ir::constants::EqualConstants;
 use tpuflow_ir::isa::Work;
 use tpuflow_ir::{Graph, Instruction, LayerId, Machine, Port, Program, Space, StateRegion, Tensor};
 
+use crate::exchange::ExchangeRegion;
 use crate::budget::Budget;
 use crate::constant_map::ConstantMap;
 use crate::contents::{Actor, Memories, Piece, Tokens, Value};
@@ -54,6 +55,8 @@ pub(crate) struct Walk<'a> {
     pub(crate) constant_map: Option<RefCell<ConstantMap>>,
     /// The layer of the instruction.
     pub(crate) layer: LayerId,
+    /// Where parts of exchanges lie.
+    pub(crate) exchanges: Vec<ExchangeRegion>,
     /// Where states lie.
     states: Vec<StateRegion>,
 }
@@ -146,6 +149,7 @@ impl<'a> Steps<'a> {
             constant_map: None,
             layer: LayerId::new(0),
             states: vec![],
+            exchanges: vec![],
         };
         Self { walk, order: Order::default(), position: 0 }
     }
@@ -233,22 +237,32 @@ impl<'a> Walk<'a> {
             Rule::PortCount.require_equal("outputs,", &graph.outputs.len(), &program.outputs.len())?;
             crate::header::header(graph, program)?;
         }
+        self.exchanges = crate::exchange::regions(self.expectation.as_ref().map(|e| e.graph), program)?;
         for (i, port) in program.inputs.iter().enumerate() {
             self.input(i, port).map_err(|fault| fault.of_operand(Operand::Port(port.name.clone())))?;
         }
-        for port in &program.outputs {
-            crate::form::output(program, port).map_err(|fault| fault.of_operand(Operand::Port(port.name.clone())))?;
+        for (i, port) in program.outputs.iter().enumerate() {
+            let is_part = program.exchanges.iter().any(|exchange| exchange.output as usize == i);
+            let alone = if is_part { Ok(()) } else { self.check_apart(port) };
+            alone
+                .and_then(|()| crate::form::output(program, port))
+                .map_err(|fault| fault.of_operand(Operand::Port(port.name.clone())))?;
         }
         self.states = crate::state::states(self.expectation.as_ref().map(|e| e.graph), program)?;
         Ok(())
     }
 
     fn input(&mut self, number: usize, port: &Port) -> Result<(), Fault> {
-        let slices = crate::form::input(self.program, port)?;
         let tensor = self.expectation.as_ref().map(|e| (e.graph, e.graph.inputs[number]));
         if let Some((graph, tensor)) = tensor {
             check_port(graph.tensor(tensor), port)?;
         }
+        if self.program.is_exchanged(number) {
+            // Nothing of it is there before the run.
+            return Ok(());
+        }
+        self.check_apart(port)?;
+        let slices = crate::form::input(self.program, port)?;
         let most = self.program.input_bytes(number);
         for view in slices {
             let end = view.address + view.bytes(self.machine().word()).min(most);
@@ -261,6 +275,10 @@ impl<'a> Walk<'a> {
             }
         }
         Ok(())
+    }
+
+    fn check_apart(&self, port: &Port) -> Result<(), Fault> {
+        crate::exchange::check_port(&self.exchanges, port, self.machine().word())
     }
 
     /// Outputs are where the ports say.

@@ -83,8 +83,9 @@ pub fn accesses(instruction: &Instruction, descriptors: &[Descriptor], machine: 
             for part in parts(t, word) {
                 if let Some((last_ddr, last_local)) = part.last_run() {
                     let bytes = u64::from(t.bytes);
-                    let ddr =
-                        Stretch { space: Space::Ddr(t.ddr_space), start: part.ddr_address, end: last_ddr + bytes };
+                    // Every device computes its part when this one does, at the same address.
+                    let space = Space::Ddr(machine.own_space(t.ddr_space));
+                    let ddr = Stretch { space, start: part.ddr_address, end: last_ddr + bytes };
                     let local = whole_words(t.local_space, part.local_address, last_local + bytes, word);
                     let (from, to) = if t.direction == Direction::Load { (ddr, local) } else { (local, ddr) };
                     found.reads.push(from);

@@ -33,6 +33,9 @@ impl Program {
         if !self.states.is_empty() {
             hash.part(&postcard::to_allocvec(&self.states).map_err(fail)?);
         }
+        if !self.exchanges.is_empty() {
+            hash.part(&postcard::to_allocvec(&self.exchanges).map_err(fail)?);
+        }
         if let Some(stream) = &self.stream {
             hash.part(&postcard::to_allocvec(&encode_stream(stream)).map_err(fail)?);
         }
@@ -129,6 +132,7 @@ mod tests {
             inputs: vec![port],
             outputs: vec![],
             states: vec![],
+            exchanges: vec![],
             position: None,
             tilings: vec![],
             layers: vec![],

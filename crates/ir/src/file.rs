@@ -29,6 +29,8 @@ const WITH_COMPUTED_MASKS: u32 = 6;
 const WITH_PACKED_FLOATS: u32 = 7;
 /// The same, of graphs that look up anything but rows.
 const WITH_TABLE_ENTRIES: u32 = 8;
+/// Version of the form of graphs of several devices.
+const WITH_EXCHANGES: u32 = 9;
 /// Ends of the names of the parts of a packed constant.
 const PARTS: [&str; 3] = [".codes", ".scales", ".zero_points"];
 /// The only metadata key, so that equal graphs give equal bytes.
@@ -83,6 +85,7 @@ fn version(graph: &Graph) -> u32 {
     let names_entries = |op: &Op| matches!(op, Op::Embedding { entry, .. } if !entry.is_row());
     let is_new = |packed: &Packed| packed.is_float || packed.block < 32;
     match graph.tensors.iter().any(|tensor| tensor.packed.is_some()) {
+        _ if !graph.exchanges.is_empty() => WITH_EXCHANGES,
         true if graph.layers.iter().any(|layer| names_entries(&layer.op)) => WITH_TABLE_ENTRIES,
         true if graph.tensors.iter().filter_map(|tensor| tensor.packed.as_ref()).any(is_new) => WITH_PACKED_FLOATS,
         _ if graph.layers.iter().any(|layer| has_computed_mask(&layer.op)) => WITH_COMPUTED_MASKS,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{GraphError, GraphErrors, LayerError, PackedError};
 use crate::shape::{Output, contradicting_shape, output_type, product};
-use crate::{DType, Error, Image, LayerId, Op, Packed, Quant, State, TensorId};
+use crate::{DType, Error, Exchange, Image, LayerId, Op, Packed, Quant, State, TensorId};
 
 /// Where a tensor comes from: `array.transpose(permutation).reshape(tensor.shape)` of the model's own tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -152,12 +152,23 @@ pub struct Graph {
     /// Inputs whose rows stay on the device from run to run, with the outputs that are appended to them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub states: Vec<State>,
+    /// Outputs that are parts of tensors, and the inputs that are the parts of all devices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exchanges: Vec<Exchange>,
 }
 
 impl Graph {
     /// No network.
     pub(crate) fn empty() -> Self {
-        Self { name: String::new(), tensors: vec![], layers: vec![], inputs: vec![], outputs: vec![], states: vec![] }
+        Self {
+            name: String::new(),
+            tensors: vec![],
+            layers: vec![],
+            inputs: vec![],
+            outputs: vec![],
+            states: vec![],
+            exchanges: vec![],
+        }
     }
 
     /// A tensor.
@@ -207,6 +218,33 @@ impl Graph {
                 && !self.inputs.contains(&self.outputs[state.output as usize])
         };
         self.states.iter().position(|state| !sound(state)).map(GraphError::State)
+    }
+
+    /// The first exchange that is none: ports of different forms, or of states, or of another exchange, or read before the part of
+    /// this device is computed.
+    fn broken_exchange(&self) -> Option<GraphError> {
+        let devices = self.exchanges.first()?.inputs.len();
+        let mut ports = std::collections::BTreeSet::new();
+        let mut sound = |exchange: &Exchange| {
+            let own = exchange.fits(self, devices)
+                && ports.insert((false, exchange.output))
+                && exchange.inputs.iter().all(|&input| ports.insert((true, input)));
+            own && {
+                let output = self.outputs[exchange.output as usize];
+                let inputs = exchange.inputs.iter().map(|&input| self.inputs[input as usize]);
+                let parts: Vec<TensorId> = inputs.collect();
+                let made = self.layers.iter().position(|layer| layer.output == output);
+                let read = |layer: &Layer| layer.op.operands().iter().any(|id| parts.contains(id));
+                made.is_some_and(|made| !self.layers[..=made].iter().any(read))
+            }
+        };
+        self.exchanges.iter().position(|exchange| !sound(exchange)).map(GraphError::Exchange)
+    }
+
+    /// How many devices the graph is one of.
+    #[must_use]
+    pub fn devices(&self) -> usize {
+        self.exchanges.first().map_or(1, |exchange| exchange.inputs.len())
     }
 
     /// Every broken invariant, as one message each; empty for a sound graph.
@@ -272,6 +310,7 @@ impl Graph {
             }
         }
         broken.extend(self.broken_state());
+        broken.extend(self.broken_exchange());
         broken
     }
 }

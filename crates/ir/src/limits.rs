@@ -10,12 +10,13 @@ mod descriptor;
 use std::fmt;
 
 use crate::error::{LimitError, Place};
+use crate::exchange::MOST_DEVICES;
 use crate::isa::{
-    Expand, FloatFunction, Lookup, Matrix, MatrixDescriptor, PackedLookup, Pool, PoolDescriptor, Transfer, Vector,
+    Direction, Expand, FloatFunction, Lookup, Matrix, MatrixDescriptor, PackedLookup, Pool, PoolDescriptor, Transfer, Vector,
     VectorOp,
 };
 use crate::state::StateRegion;
-use crate::{Descriptor, Instruction, Machine, Port, Program, Space, View, Window, Work};
+use crate::{Descriptor, Exchange, Instruction, Machine, Port, Program, Space, View, Window, Work};
 use descriptor::check_descriptor;
 
 /// Bytes of a memory, and highest address.
@@ -102,7 +103,8 @@ impl Program {
             let bounds = stream.bounds.by_name();
             bounds.iter().try_for_each(|(name, cycles)| at_most(format_args!("bound {name}"), *cycles, WORK))?;
         }
-        self.check_states()
+        self.check_states()?;
+        self.check_exchanges()
     }
 
     /// [`Self::check_limits`] of instructions and descriptors, of a program whose header is within them.
@@ -130,6 +132,28 @@ impl Program {
             return Err(LimitError::State { state });
         }
         at_most("the position of the run", self.position.unwrap_or(0), last.into())
+    }
+
+    /// Proves that exchanges are of one number of devices and name ports there are, which lie at one place.
+    fn check_exchanges(&self) -> LimitCheck {
+        let devices = self.devices();
+        let sound = |exchange: &Exchange| {
+            let Some(own) = self.outputs.get(exchange.output as usize) else { return false };
+            let Space::Ddr(space) = own.view.space else { return false };
+            let is_there = |(rank, input): (usize, &u32)| {
+                let expected = View { space: Space::Ddr(self.machine.space_of_rank(space, rank)), ..own.view };
+                self.inputs.get(*input as usize).is_some_and(|port| port.view == expected && port.parts.is_empty())
+            };
+            usize::from(space) < self.machine.ddr_spaces()
+                && exchange.inputs.len() == devices
+                && (2..=MOST_DEVICES).contains(&devices)
+                && own.parts.is_empty()
+                && exchange.inputs.iter().enumerate().all(is_there)
+        };
+        match self.exchanges.iter().position(|exchange| !sound(exchange)) {
+            Some(exchange) => Err(LimitError::Exchange { exchange }),
+            None => Ok(()),
+        }
     }
 
     /// Proves that instructions name layers and descriptors there are, of the right kind.
@@ -164,10 +188,20 @@ impl Program {
     }
 
     /// Rules on sizes together with those of a descriptor apply where there is one of the right kind.
+    /// Proves that a transfer that is not of this device's own DDR is a load of what there is.
+    fn check_rank(&self, t: &Transfer) -> LimitCheck {
+        let devices = self.devices();
+        let is_load = t.direction == Direction::Load && t.local_space == Space::Cache;
+        match self.machine.rank(t.ddr_space) {
+            Some(rank) if !is_load || rank >= devices || devices == 1 => Err(LimitError::Rank { rank, devices }),
+            _ => Ok(()),
+        }
+    }
+
     fn check_work(&self, work: &Work, word: usize) -> LimitCheck {
         let descriptor = |id: crate::DescriptorId| self.descriptors.get(id.index());
         match work {
-            Work::Transfer(t) => check_transfer(t, &self.machine),
+            Work::Transfer(t) => self.check_rank(t).and_then(|()| check_transfer(t, &self.machine)),
             Work::Lookup(l) => check_lookup(l, word),
             Work::Expand(e) => check_expand(e, &self.machine),
             Work::PackedLookup(l) => check_packed_lookup(l, &self.machine),

@@ -71,6 +71,15 @@ fn eight() -> u64 {
     8
 }
 
+fn link_latency() -> u64 {
+    500
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_usual_link(latency: &u64) -> bool {
+    *latency == link_latency()
+}
+
 section! {
     /// Systolic array.
     Array {
@@ -165,6 +174,9 @@ section! {
         start: u64,
         /// Cycles from start to first datum.
         latency: u64,
+        /// Cycles more that a load from another device takes to its first datum.
+        #[serde(default = "link_latency", skip_serializing_if = "is_usual_link")]
+        link_latency: u64,
     }
 }
 section! {
@@ -279,6 +291,7 @@ impl Machine {
             ("pdp.latency", pdp.latency),
             ("dma.start", self.dma.start),
             ("dma.latency", self.dma.latency),
+            ("dma.link_latency", self.dma.link_latency),
             ("ddr.page_miss_ns", ddr.page_miss_ns),
         ];
         if let Some(&(field, found)) = times.iter().find(|(_, found)| *found > LONGEST) {

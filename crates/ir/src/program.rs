@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::allocation;
 pub use crate::allocation::Allocation;
 use crate::isa::{Descriptor, Instruction, Unit};
-use crate::{DType, DescriptorId, Image, LayerId, Machine, Quant, Source, Space, State, Stream, Tiling, View};
+use crate::{DType, DescriptorId, Exchange, Image, LayerId, Machine, Quant, Source, Space, State, Stream, Tiling, View};
 
 /// An input or output: where it lies in DDR and how it is meant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -238,6 +238,10 @@ pub struct Program {
     /// Inputs whose rows stay in DDR from run to run; empty: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub states: Vec<State>,
+    /// Outputs that are parts of tensors, and the inputs that are the parts of all devices, at the same addresses; empty: the program
+    /// is for one device.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exchanges: Vec<Exchange>,
     /// Of a run: how many rows of the states count. `None`: all of the past.
     #[serde(skip)]
     pub position: Option<u32>,
@@ -298,6 +302,29 @@ impl Program {
     pub fn is_raw(&self) -> bool {
         let word = self.machine.word();
         self.inputs.iter().chain(&self.outputs).all(|port| port.is_raw(word))
+    }
+
+    /// How many devices the program is one of.
+    #[must_use]
+    pub fn devices(&self) -> usize {
+        self.exchanges.first().map_or(1, |exchange| exchange.inputs.len())
+    }
+
+    /// Whether it takes the same instructions as another, on constants that may be others: programs of several devices do.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        let ports = |program: &Self| -> Vec<(View, Vec<PortPart>, DType)> {
+            program.inputs.iter().chain(&program.outputs).map(|p| (p.view, p.parts.clone(), p.dtype)).collect()
+        };
+        (&self.instructions, &self.descriptors, &self.machine, &self.exchanges, &self.states, &self.ddr_bytes)
+            == (&other.instructions, &other.descriptors, &other.machine, &other.exchanges, &other.states, &other.ddr_bytes)
+            && ports(self) == ports(other)
+    }
+
+    /// Whether an input is a part of an exchange, which a run computes.
+    #[must_use]
+    pub fn is_exchanged(&self, input: usize) -> bool {
+        self.exchanges.iter().any(|exchange| exchange.inputs.contains(&(input as u32)))
     }
 
     /// Where the constants of a DDR address space end.

@@ -39,6 +39,8 @@ const WITH_PACKED_FLOATS: u32 = 9;
 const WITH_PORT_PARTS: u32 = 10;
 /// The same, of programs that look entries of a packed table up.
 const WITH_PACKED_LOOKUP: u32 = 11;
+/// Version of the form of programs of several devices.
+const WITH_EXCHANGES: u32 = 12;
 /// Oldest version that is read.
 const OLDEST: u32 = 3;
 /// Bytes of a piece of the checksum.
@@ -120,6 +122,7 @@ impl Program {
             inputs: self.inputs.clone(),
             outputs: self.outputs.clone(),
             states: self.states.clone(),
+            exchanges: self.exchanges.clone(),
             position: None,
             tilings: self.tilings.clone(),
             layers: self.layers.clone(),
@@ -146,6 +149,7 @@ impl Program {
         };
         let padded = |port: &Port| port.is_whole(self.machine.word(), false);
         let version = match (&self.stream, self.states.is_empty()) {
+            _ if !self.exchanges.is_empty() => WITH_EXCHANGES,
             _ if self.instructions.iter().any(is_of_table) => WITH_PACKED_LOOKUP,
             _ if self.inputs.iter().chain(&self.outputs).any(|port| !port.parts.is_empty()) => WITH_PORT_PARTS,
             _ if self.instructions.iter().any(has_packed_floats) => WITH_PACKED_FLOATS,
@@ -261,6 +265,7 @@ mod tests {
             inputs: vec![],
             outputs: vec![],
             states: vec![],
+            exchanges: vec![],
             position: None,
             tilings: vec![],
             layers: vec![LayerSummary {

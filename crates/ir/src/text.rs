@@ -261,6 +261,7 @@ mod tests {
             }],
             outputs: vec![],
             states: vec![],
+            exchanges: vec![],
             position: None,
             tilings: vec![],
             layers: vec![LayerSummary {

@@ -308,7 +308,7 @@ pub struct PageRun {
 #[must_use]
 pub fn page_runs(transfer: &Transfer, machine: &Machine) -> Vec<PageRun> {
     let page_bytes = machine.page_bytes();
-    let space = usize::from(transfer.ddr_space);
+    let space = usize::from(machine.own_space(transfer.ddr_space));
     let mut runs: Vec<PageRun> = Vec::new();
     for (ddr, local) in transfer.runs() {
         let end = ddr + u64::from(transfer.bytes);
@@ -389,6 +389,13 @@ pub fn entry_runs(lookup: &PackedLookup, index: u32, address: u64, machine: &Mac
 #[must_use]
 pub fn data_cycles(bytes: u64, words: u64, machine: &Machine) -> u64 {
     machine.ddr_cycles(bytes).max(words)
+}
+
+/// Cycles from when a transfer is taken up to when its first page run may begin.
+#[must_use]
+pub fn transfer_lead(transfer: &Transfer, machine: &Machine) -> u64 {
+    let link = if machine.rank(transfer.ddr_space).is_some() { machine.dma.link_latency } else { 0 };
+    machine.dma.start + machine.dma.latency + link
 }
 
 /// Channel cycles of a page run, which opens its page or finds it open.

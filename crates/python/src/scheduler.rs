@@ -17,7 +17,7 @@ use crate::simulator::Program;
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(schedule, module)?)?;
     module.add_function(wrap_pyfunction!(in_parts, module)?)?;
-    module.add_function(wrap_pyfunction!(split, module)?)?;
+    module.add_function(wrap_pyfunction!(divide, module)?)?;
     module.add_function(wrap_pyfunction!(allocate, module)?)?;
     module.add_function(wrap_pyfunction!(check_allocation, module)?)?;
     module.add_function(wrap_pyfunction!(machine_text, module)?)?;
@@ -67,18 +67,19 @@ fn in_parts(graph: &Graph, program: &Program) -> PyResult<(Graph, Boxes)> {
     Ok((Graph::new(parts), boxes.into_iter().map(|(of, span)| (of.index(), span)).collect()))
 }
 
-/// The graphs of several devices by superstep and device, each with its inputs and outputs as parts of tensors of `graph`.
+/// A network divided among devices: by rank the graph, with its inputs and outputs as parts of tensors of `graph`; and all of them as
+/// one graph, which computes the network.
 #[pyfunction]
-fn split(py: Python<'_>, graph: &Graph, devices: usize) -> PyResult<Vec<Vec<(Graph, Boxes, Boxes)>>> {
-    let supersteps = py.detach(|| tensor_parallel::split(&graph.graph, devices)).map_err(Failure::from)?;
-    let slices = |found: &mut dyn Iterator<Item = &Slice>| -> Boxes {
+fn divide(py: Python<'_>, graph: &Graph, devices: usize) -> PyResult<(Vec<(Graph, Boxes, Boxes)>, Graph)> {
+    let division = py.detach(|| tensor_parallel::divide(&graph.graph, devices)).map_err(Failure::from)?;
+    let boxes = |found: &mut dyn Iterator<Item = &Slice>| -> Boxes {
         found.map(|slice| (slice.tensor.index(), slice.region.clone())).collect()
     };
     let device = |own: DeviceGraph| {
-        let (inputs, outputs) = (slices(&mut own.inputs()), slices(&mut own.outputs()));
+        let (inputs, outputs) = (boxes(&mut own.inputs()), boxes(&mut own.outputs()));
         (Graph::new(own.graph), inputs, outputs)
     };
-    Ok(supersteps.into_iter().map(|devices| devices.into_iter().map(device).collect()).collect())
+    Ok((division.devices.into_iter().map(device).collect(), Graph::new(division.joined)))
 }
 
 /// The TOML text of a preset.

@@ -14,7 +14,7 @@
 use std::ops::Range;
 
 use tpuflow_ir::isa::{Direction, Expand, Indices, Lookup, PackedLookup, Transfer};
-use tpuflow_ir::timing::{PageRun, data_cycles, entry_runs, expand_lead, expanded_words, lookup_lead, page_runs};
+use tpuflow_ir::timing::{PageRun, data_cycles, entry_runs, expand_lead, expanded_words, lookup_lead, page_runs, transfer_lead};
 use tpuflow_ir::{Machine, PositionedTransfer, Program, Space, Unit, View, Work};
 
 use crate::context::{Activity, Context};
@@ -273,6 +273,7 @@ fn state_of(step: Option<Step>, since: u64) -> State {
 pub(crate) fn start(program: &Program, position: usize) -> u64 {
     let machine = &program.machine;
     let lead = match &program.instructions[position].work {
+        Work::Transfer(t) => return transfer_lead(t, machine),
         Work::Expand(e) => expand_lead(e, machine),
         Work::PackedLookup(l) => lookup_lead(l, machine),
         _ => 0,

@@ -153,6 +153,9 @@ pub enum ProgramError {
     /// A port at another place than its shape takes.
     #[error("port \"{name}\" does not lie in external memory as its shape says")]
     Port { name: String },
+    /// A program of several devices without the others, or with others that are not alike.
+    #[error("is one of {devices} devices, and runs with the programs of all of them, which are alike; {given} given")]
+    Devices { devices: usize, given: usize },
     /// An instruction of no layer.
     #[error("instruction {instruction} works for a layer that does not exist")]
     Layer { instruction: usize },

@@ -56,6 +56,8 @@ pub enum Rule {
     Constants,
     /// Moves bytes of a state other than from its past or to and from its output.
     State,
+    /// Moves bytes of a device there is none of, or other than to the cache.
+    Rank,
     /// Sizes that contradict each other or the machine.
     Shape(String),
 }
@@ -82,6 +84,7 @@ impl std::fmt::Display for Rule {
             Self::Element { element, elements } => write!(f, "touches element {element} of a view of {elements}"),
             Self::Constants => write!(f, "overwrites constants of the program"),
             Self::State => write!(f, "moves bytes of a state other than from its past, or to and from its output"),
+            Self::Rank => write!(f, "moves bytes of another device other than to the cache, or of none there is"),
             Self::Shape(what) => write!(f, "{what}"),
         }
     }

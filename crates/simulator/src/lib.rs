@@ -18,6 +18,7 @@ mod checked_program;
 mod completion;
 mod context;
 pub mod counters;
+mod devices;
 mod dma;
 pub mod error;
 mod feeder;
@@ -35,6 +36,7 @@ mod stream;
 mod timeline;
 mod values;
 
+pub use devices::{DeviceRun, Devices};
 pub use error::SimError;
 pub use hazard::{Hazard, Rule};
 pub use interpret::{Interpreter, Keep, StateRows, Tensors};

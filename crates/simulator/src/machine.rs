@@ -84,6 +84,7 @@ pub fn simulate_again(
 ) -> Result<Run, SimError> {
     check_header(program).map_err(|reason| refused(program, reason))?;
     if options.values {
+        check_alone(program)?;
         check_memory(program)?;
     }
     let run = || simulate_timing(program, inputs, options, kept);
@@ -134,6 +135,7 @@ fn values(program: &Program, mut executor: Executor<&Program>, time: &Time) -> R
 /// As [`simulate`], and when there are more events.
 pub fn signals_of(program: &Program, inputs: &[Vec<u8>], window: Range<u64>, most: usize) -> Result<Signals, SimError> {
     check_program(program)?;
+    check_alone(program)?;
     check_memory(program)?;
     let kept = ProgramCache::default();
     let mut executor = Executor::new(program, ArrayModel::Closed, &kept);
@@ -203,6 +205,14 @@ pub(crate) fn check_memory(program: &Program) -> Result<(), SimError> {
         .map_err(|reason| refused(program, reason))
 }
 
+/// Whether a program computes anything without those of other devices.
+pub(crate) fn check_alone(program: &Program) -> Result<(), SimError> {
+    match program.devices() {
+        1 => Ok(()),
+        devices => Err(refused(program, ProgramError::Devices { devices, given: 1 })),
+    }
+}
+
 /// Sizes of memories, ports and layers.
 pub(crate) fn check_program(program: &Program) -> Result<(), SimError> {
     let instructions = || program.check_instruction_limits().map_err(ProgramError::from);
@@ -234,6 +244,7 @@ fn check_header(program: &Program) -> Result<(), ProgramError> {
     for (port, is_output) in ports {
         let inside = |view: View| {
             let Space::Ddr(space) = view.space else { return false };
+            let space = machine.own_space(space);
             let bytes = program.ddr_bytes.get(usize::from(space)).copied().unwrap_or(0);
             view.address.checked_add(view.bytes(machine.word())).is_some_and(|end| end <= bytes)
         };

@@ -10,7 +10,7 @@ use tpuflow_kernels::parallel;
 
 use crate::check;
 use crate::error::SimError;
-use crate::machine::{check_memory, check_program};
+use crate::machine::{check_alone, check_memory, check_program};
 use crate::run::{ArrayModel, Event};
 use crate::values::{Executor, ProgramCache};
 
@@ -28,6 +28,7 @@ impl Serial {
     /// [`SimError`]: it does not fit its machine, or an instruction breaks a rule that can be seen before it runs.
     pub fn new(program: Arc<Program>) -> Result<Self, SimError> {
         check_program(&program)?;
+        check_alone(&program)?;
         check_memory(&program)?;
         for position in 0..program.instructions.len() {
             check::accesses(&program, position)?;

@@ -1,94 +1,76 @@
-//! Networks on several devices: random networks, decoders and convolutional networks, divided among 1 to 5 devices, computed superstep by
-//! superstep, by graphs and by proven programs on the simulated machine. Every bit is that of one device.
+//! Networks on several devices: random networks, decoders and convolutional networks, divided among 1 to 5 devices, as graphs and as
+//! proven programs that load each other's parts. Every bit is that of one device, and all simulators count the same cycles.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::common::wild::{wild, wild_floats};
 use crate::common::{Net, random, tiny, window};
 use crate::states::{Shape, attention};
 use crate::trial::{inputs, proven};
-use tpuflow_ir::{DType, Graph, Machine, Op, TensorId};
+use crate::twin;
+use tpuflow_ir::{DType, Graph, Machine, Op, Program, TensorId};
 use tpuflow_kernels::Values;
 use tpuflow_scheduler::Options as ScheduleOptions;
-use tpuflow_scheduler::tensor_parallel::{DeviceGraph, Slice, split};
-use tpuflow_simulator::{Interpreter, Keep, Options, simulate};
+use tpuflow_scheduler::tensor_parallel::{DeviceGraph, Division, Slice, divide};
+use tpuflow_simulator::{Devices, Interpreter, Keep, Options, simulate};
 
-/// Tensors of the whole network by element: which have been given so far, and what they are.
-struct Whole<'a> {
-    graph: &'a Graph,
-    tensors: BTreeMap<TensorId, Vec<Option<Vec<u8>>>>,
+/// Numbers of the elements of a part of a tensor.
+fn elements(graph: &Graph, slice: &Slice) -> Vec<usize> {
+    let mut all = vec![0];
+    for (&(from, to), &extent) in slice.region.iter().zip(&graph.tensor(slice.tensor).shape) {
+        all = all.iter().flat_map(|&element| (from..to).map(move |at| element * extent + at)).collect();
+    }
+    all
 }
 
-impl Whole<'_> {
-    /// Numbers of the elements of a part.
-    fn elements(&self, slice: &Slice) -> Vec<usize> {
-        let shape = &self.graph.tensor(slice.tensor).shape;
-        let mut all = vec![0];
-        for (&(from, to), &extent) in slice.region.iter().zip(shape) {
-            all = all.iter().flat_map(|&element| (from..to).map(move |at| element * extent + at)).collect();
-        }
-        all
-    }
-
-    fn read(&self, slice: &Slice) -> Vec<u8> {
-        let tensor = &self.tensors[&slice.tensor];
-        self.elements(slice).into_iter().flat_map(|element| tensor[element].clone().expect("given before")).collect()
-    }
-
-    /// Elements that several devices give must be the same.
-    fn write(&mut self, slice: &Slice, bytes: &[u8]) {
-        let tensor = self.graph.tensor(slice.tensor);
-        let (count, size) = (tensor.elements(), tensor.dtype.bytes());
-        let elements = self.elements(slice);
-        let own = self.tensors.entry(slice.tensor).or_insert_with(|| vec![None; count]);
-        for (element, value) in elements.into_iter().zip(bytes.chunks_exact(size)) {
-            let before = own[element].replace(value.to_vec());
-            assert!(before.is_none_or(|before| before == value), "\"{}\" differs between devices", tensor.name);
-        }
-    }
-}
-
-/// The outputs of the network, computed by devices that each run their graphs with `run`.
-fn computed(
-    graph: &Graph,
-    devices: usize,
-    given: &[Values],
-    run: impl Fn(&Graph, Vec<Vec<u8>>) -> Vec<Vec<u8>>,
-) -> Vec<Vec<u8>> {
-    let supersteps = split(graph, devices).expect("a division");
-    let mut whole = Whole { graph, tensors: BTreeMap::new() };
-    let all = |id: TensorId| {
-        let region = graph.tensor(id).shape.iter().map(|&extent| (0, extent)).collect();
-        Slice { tensor: id, region }
+/// The inputs of a device, of those of the network; nothing for parts that it loads.
+fn device_inputs(graph: &Graph, device: &DeviceGraph, given: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let part = |slice: &Slice| {
+        let number = graph.inputs.iter().position(|id| *id == slice.tensor);
+        let Some(bytes) = number.map(|number| &given[number]) else { return vec![] };
+        let size = graph.tensor(slice.tensor).dtype.bytes();
+        elements(graph, slice).into_iter().flat_map(|at| bytes[at * size..][..size].to_vec()).collect()
     };
-    for (&id, values) in graph.inputs.iter().zip(given) {
-        whole.write(&all(id), &values.to_le_bytes());
-    }
-    for superstep in &supersteps {
-        let results: Vec<Vec<Vec<u8>>> = superstep
-            .iter()
-            .map(|device| run(&device.graph, device.inputs().map(|slice| whole.read(slice)).collect()))
-            .collect();
-        for (device, outputs) in superstep.iter().zip(results) {
-            for (slice, bytes) in device.outputs().zip(outputs) {
-                whole.write(slice, &bytes);
+    device.inputs().map(part).collect()
+}
+
+/// The outputs of the network, of those of the devices; what several give must be the same.
+fn network_outputs(graph: &Graph, devices: &[DeviceGraph], given: &[Vec<u8>], found: &[Vec<Vec<u8>>]) -> Vec<Vec<u8>> {
+    let whole = |id: &TensorId| {
+        let tensor = graph.tensor(*id);
+        if let Some(bytes) = &tensor.constant {
+            return bytes.to_vec();
+        }
+        if let Some(input) = graph.inputs.iter().position(|input| input == id) {
+            return given[input].clone();
+        }
+        let size = tensor.dtype.bytes();
+        let mut all: Vec<Option<Vec<u8>>> = vec![None; tensor.elements()];
+        for (device, outputs) in devices.iter().zip(found) {
+            for (slice, bytes) in device.outputs().zip(outputs).filter(|(slice, _)| slice.tensor == *id) {
+                for (at, value) in elements(graph, slice).into_iter().zip(bytes.chunks_exact(size)) {
+                    let before = all[at].replace(value.to_vec());
+                    assert!(before.is_none_or(|before| before == value), "\"{}\" differs", tensor.name);
+                }
             }
         }
-    }
-    let constant = |id: &TensorId| graph.tensor(*id).constant.as_ref().map(|bytes| bytes.to_vec());
-    graph.outputs.iter().map(|id| constant(id).unwrap_or_else(|| whole.read(&all(*id)))).collect()
+        all.into_iter().flat_map(|value| value.expect("an element of a device")).collect()
+    };
+    graph.outputs.iter().map(whole).collect()
 }
 
-fn interpreted(graph: &Graph, given: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    let values = graph.inputs.iter().zip(given);
-    let values = values.map(|(id, bytes)| Values::from_le_bytes(graph.tensor(*id).dtype, &bytes)).collect();
-    let found = Interpreter::new(Arc::new(graph.clone())).unwrap().run(values, Keep::Outputs).unwrap();
+fn bytes(values: &[Values]) -> Vec<Vec<u8>> {
+    values.iter().map(Values::to_le_bytes).collect()
+}
+
+fn interpreted(graph: &Graph, given: &[Values]) -> Vec<Vec<u8>> {
+    let found = Interpreter::new(Arc::new(graph.clone())).unwrap().run(given.to_vec(), Keep::Outputs).unwrap();
     graph.outputs.iter().map(|id| found.get(*id).unwrap().to_le_bytes()).collect()
 }
 
-fn expected(graph: &Graph, given: &[Values]) -> Vec<Vec<u8>> {
-    interpreted(graph, given.iter().map(Values::to_le_bytes).collect())
+/// Multiply-accumulates of a graph.
+fn macs(graph: &Graph) -> u64 {
+    graph.layers.iter().map(|layer| graph.macs(layer)).sum()
 }
 
 #[test]
@@ -104,24 +86,16 @@ fn random_networks_on_several_devices_keep_every_bit() {
             continue;
         }
         let given = inputs(&graph, seed);
-        let one = expected(&graph, &given);
+        let one = interpreted(&graph, &given);
         for devices in [1, 2, 3, 5] {
-            assert!(computed(&graph, devices, &given, interpreted) == one, "seed {seed} on {devices} devices");
+            let Division { joined, devices: own } = divide(&graph, devices).unwrap();
+            assert_eq!(joined.verify(), vec![], "seed {seed} on {devices} devices");
+            assert!(interpreted(&joined, &given) == one, "seed {seed} on {devices} devices");
+            divided += usize::from(macs(&own[0].graph) < macs(&graph));
+            exchanged += usize::from(!own[0].graph.exchanges.is_empty());
         }
-        let supersteps = split(&graph, 2).unwrap();
-        divided += usize::from(work(&supersteps, 0) < macs(&graph));
-        exchanged += usize::from(supersteps.len() > 1);
     }
-    assert!(divided > 20 && exchanged > 20, "{divided} divided, {exchanged} with an exchange");
-}
-
-fn macs(graph: &Graph) -> u64 {
-    graph.layers.iter().map(|layer| graph.macs(layer)).sum()
-}
-
-/// Products of a device.
-fn work(supersteps: &[Vec<DeviceGraph>], device: usize) -> u64 {
-    supersteps.iter().map(|devices| macs(&devices[device].graph)).sum()
+    assert!(divided > 60 && exchanged > 60, "{divided} divided, {exchanged} with an exchange");
 }
 
 /// What a step of a decoder computes, for several heads, tokens and kinds of caches.
@@ -138,43 +112,70 @@ fn heads_are_divided_with_their_caches() {
     for shape in shapes() {
         let graph = attention(shape);
         let given = inputs(&graph, 11);
-        let one = expected(&graph, &given);
+        let one = interpreted(&graph, &given);
         for devices in [2, 3, 4] {
-            assert!(computed(&graph, devices, &given, interpreted) == one, "{shape:?} on {devices} devices");
-            let supersteps = split(&graph, devices).unwrap();
-            let states: usize = supersteps.iter().map(|own| own[0].graph.states.len()).sum();
-            assert_eq!(states, graph.states.len(), "{shape:?}");
+            let division = divide(&graph, devices).unwrap();
+            let own = &division.devices[0].graph;
+            assert!(interpreted(&division.joined, &given) == one, "{shape:?} on {devices} devices");
+            assert_eq!(own.states.len(), graph.states.len(), "{shape:?}");
             if shape.heads % devices == 0 {
                 // No exchange at all: a device has its heads from the projections on.
-                assert_eq!(supersteps.len(), 1, "{shape:?} on {devices} devices");
-                assert_eq!(work(&supersteps, 0) * devices as u64, macs(&graph));
+                assert_eq!(own.exchanges, vec![], "{shape:?} on {devices} devices");
+                assert_eq!(macs(own) * devices as u64, macs(&graph));
             }
         }
     }
 }
 
-#[test]
-fn programs_of_devices_keep_every_bit() {
-    let presets = ["32x32_fpga", "128x128_asic"].map(|name| Machine::preset(name).unwrap());
-    let machines = [presets[0].clone(), presets[1].clone(), tiny(16)];
-    for (number, shape) in shapes().into_iter().enumerate() {
-        on_machine(&attention(shape), &machines[number % 3], number as u64);
-    }
-    for seed in 0..12 {
-        on_machine(&random(seed, 7), &machines[seed as usize % 2], seed);
-    }
+/// The programs of all devices, and what they compute together at a position.
+fn programs(division: &Division, machine: &Machine, level: u8) -> Vec<Arc<Program>> {
+    let program = |device: &DeviceGraph| {
+        let program = proven(&device.graph, machine, ScheduleOptions { level, ..ScheduleOptions::default() });
+        assert_eq!(program.fallback, None);
+        Arc::new(program)
+    };
+    division.devices.iter().map(program).collect()
 }
 
-fn on_machine(graph: &Graph, machine: &Machine, seed: u64) {
+/// On a machine at both levels, with several numbers of devices: the bits of one, and the cycles of all simulators.
+fn on_machine(graph: &Graph, machine: &Machine, seed: u64) -> usize {
     let given = inputs(graph, seed);
-    let one = expected(graph, &given);
-    for (devices, level) in [(2, 5), (3, 1)] {
-        let simulated = |own: &Graph, bytes: Vec<Vec<u8>>| {
-            let program = proven(own, machine, ScheduleOptions { level, ..ScheduleOptions::default() });
-            simulate(&program, &bytes, &Options::default()).unwrap().outputs
-        };
-        assert!(computed(graph, devices, &given, simulated) == one, "seed {seed} on {devices} devices");
+    let one = interpreted(graph, &given);
+    let given = bytes(&given);
+    let mut exchanges = 0;
+    for (devices, level) in [(2, 5), (3, 1), (4, 5)] {
+        let division = divide(graph, devices).unwrap();
+        let programs = programs(&division, machine, level);
+        let own: Vec<_> = division.devices.iter().map(|device| device_inputs(graph, device, &given)).collect();
+        let runs = Devices::new(programs.clone()).unwrap().run(&own).unwrap();
+        let found: Vec<Vec<Vec<u8>>> = runs.into_iter().map(|(outputs, _)| outputs).collect();
+        let outputs = network_outputs(graph, &division.devices, &given, &found);
+        assert!(outputs == one, "seed {seed} on {devices} devices at level {level}");
+        let timed = |options: Options| simulate(&programs[0], &[], &Options { values: false, ..options }).unwrap();
+        let (run, stepped) = (timed(Options::default()), timed(Options { stepped: true, ..Options::default() }));
+        assert_eq!((run.cycles, &run.counters), (stepped.cycles, &stepped.counters), "seed {seed}");
+        // Which rows are looked up decides when, and here nobody says which.
+        if programs[0].instructions.iter().all(|instruction| instruction.work.indices().is_none()) {
+            assert_eq!(twin::ends(&programs[0]).iter().max(), Some(&run.cycles), "seed {seed}");
+        }
+        assert!(run.cycles >= programs[0].bounds.binding().1, "seed {seed}");
+        exchanges += programs[0].exchanges.len();
     }
+    exchanges
+}
+
+#[test]
+fn programs_of_devices_keep_every_bit() {
+    let presets = ["32x32_fpga", "128x128_asic", "128x128_dual_ddr"].map(|name| Machine::preset(name).unwrap());
+    let machines = [presets[0].clone(), presets[1].clone(), presets[2].clone(), tiny(16)];
+    let mut exchanges = 0;
+    for (number, shape) in shapes().into_iter().enumerate() {
+        exchanges += on_machine(&attention(shape), &machines[number % 4], number as u64);
+    }
+    for seed in 0..16 {
+        exchanges += on_machine(&random(seed, 7), &machines[seed as usize % 3], seed);
+    }
+    assert!(exchanges > 30, "{exchanges}");
 }
 
 /// Two convolutions in a row: the channels between them are exchanged; a depthwise one between them needs none.
@@ -186,11 +187,10 @@ fn output_channels_of_convolutions_are_divided() {
     let y = net.conv(y, 64, window(3, 1, 1), 64);
     let y = net.conv(y, 32, window(1, 1, 0), 1);
     let graph = net.finish(&[y]);
-    let supersteps = split(&graph, 4).unwrap();
-    assert_eq!(supersteps.len(), 2);
-    assert_eq!(work(&supersteps, 3) * 4, macs(&graph));
-    let given = inputs(&graph, 1);
-    assert!(computed(&graph, 4, &given, interpreted) == expected(&graph, &given));
+    let division = divide(&graph, 4).unwrap();
+    assert_eq!(division.devices[3].graph.exchanges.len(), 1);
+    assert_eq!(macs(&division.devices[3].graph) * 4, macs(&graph));
+    on_machine(&graph, &Machine::preset("64x64_edge").unwrap(), 1);
 }
 
 #[test]
@@ -199,20 +199,53 @@ fn packed_weights_are_divided_by_columns() {
     let weights = net.packed_constant([64, 96], 32, tpuflow_ir::packed::CodeKind::ZeroPoints);
     let x = net.input(&[1, 3, 64]);
     let y = net.product(x, weights);
+    let y = net.rescale(y);
+    let y = net.matmul(y, 48);
     let graph = net.finish(&[y]);
-    let supersteps = split(&graph, 3).unwrap();
-    for device in &supersteps[0] {
+    for device in divide(&graph, 3).unwrap().devices {
         let Op::MatMul { b, .. } = device.graph.layers[0].op else { panic!("a product") };
         let own = device.graph.tensor(b);
         assert_eq!((own.shape.clone(), own.packed.is_some(), own.dtype), (vec![64, 32], true, DType::I8));
     }
-    let given = inputs(&graph, 1);
-    assert!(computed(&graph, 3, &given, interpreted) == expected(&graph, &given));
+    on_machine(&graph, &Machine::preset("128x128_asic").unwrap(), 1);
+}
+
+/// A load of another device's part takes as many cycles longer as the links have latency, and no more.
+#[test]
+fn a_slower_link_costs_its_latency() {
+    let mut net = Net::new(3);
+    let x = net.input(&[1, 4, 64]);
+    let y = net.matmul(x, 128);
+    let y = net.matmul(y, 64);
+    let graph = net.finish(&[y]);
+    let division = divide(&graph, 2).unwrap();
+    let mut machine = Machine::preset("128x128_asic").unwrap();
+    let mut cycles = |latency: u64| {
+        machine.dma.link_latency = latency;
+        let program = proven(&division.devices[0].graph, &machine, ScheduleOptions { level: 5, ..Default::default() });
+        simulate(&program, &[], &Options { values: false, ..Options::default() }).unwrap().cycles
+    };
+    let (fast, slow) = (cycles(0), cycles(1000));
+    assert!((900..=2 * 1000).contains(&(slow - fast)), "{fast} and {slow} cycles");
 }
 
 #[test]
-fn no_network_is_divided_among_no_device() {
-    let graph = random(1, 3);
-    assert_eq!(split(&graph, 0).err().unwrap().to_string(), "0 devices; a network is divided among 1 to 64");
-    assert!(split(&graph, 65).is_err());
+fn programs_that_do_not_belong_together_are_refused() {
+    let graph = random(6, 7);
+    assert_eq!(divide(&graph, 0).err().unwrap().to_string(), "0 devices; a network is divided among 1 to 64");
+    assert!(divide(&graph, 65).is_err());
+    let machine = Machine::preset("128x128_asic").unwrap();
+    let mut net = Net::new(3);
+    let x = net.input(&[1, 4, 64]);
+    let y = net.matmul(x, 128);
+    let y = net.matmul(y, 64);
+    let graph = net.finish(&[y]);
+    let programs = programs(&divide(&graph, 2).unwrap(), &machine, 5);
+    let alone = simulate(&programs[0], &[vec![0; 256], vec![], vec![]], &Options::default()).err().unwrap().to_string();
+    assert!(alone.contains("is one of 2 devices"), "{alone}");
+    assert!(Devices::new(programs[..1].to_vec()).is_err());
+    assert!(Devices::new(vec![programs[0].clone(), programs[1].clone(), programs[0].clone()]).is_err());
+    let mut other = (*programs[1]).clone();
+    other.instructions.pop();
+    assert!(Devices::new(vec![programs[0].clone(), Arc::new(other)]).is_err());
 }

@@ -92,7 +92,8 @@ fn renumber(graph: &Graph, pieces: &[Piece], names: Vec<String>, mut layers: Vec
     let tensors = used.iter().map(|id| tensor(graph, &pieces[id.index()], &names[id.index()])).collect();
     let ports = |ids: &[TensorId]| ids.iter().map(|id| numbers[id]).collect();
     let (inputs, outputs) = (ports(&graph.inputs), ports(&graph.outputs));
-    (Graph { name: graph.name.clone(), tensors, layers, inputs, outputs, states: graph.states.clone() }, claims)
+    let (states, exchanges) = (graph.states.clone(), graph.exchanges.clone());
+    (Graph { name: graph.name.clone(), tensors, layers, inputs, outputs, states, exchanges }, claims)
 }
 
 fn tensor(graph: &Graph, piece: &Piece, name: &str) -> Tensor {

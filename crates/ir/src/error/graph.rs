@@ -41,6 +41,9 @@ pub enum GraphError {
     /// A state whose ports do not belong together.
     #[error("state {0} is no input and output of the same rows on the same grid, as long as the other states")]
     State(usize),
+    /// An exchange whose ports are not the parts of all devices.
+    #[error("exchange {0} is not a part and the parts of all devices, read once they are computed")]
+    Exchange(usize),
     /// An output nobody computes.
     #[error("output {0} is never produced")]
     Output(u32),

@@ -83,6 +83,12 @@ pub enum LimitError {
     /// A state whose ports do not lie as one.
     #[error("state {state}: its output does not lie behind the rows of its input, or these have another length")]
     State { state: usize },
+    /// An exchange whose ports are not parts of one form at one place.
+    #[error("exchange {exchange}: it does not name an output, and inputs of all devices at the same place")]
+    Exchange { exchange: usize },
+    /// A transfer with a device that cannot be.
+    #[error("a transfer with the device of rank {rank}: there are {devices} devices, and only loads into the cache read of others")]
+    Rank { rank: usize, devices: usize },
     /// A function that cannot be computed.
     #[error(transparent)]
     Function(#[from] FunctionError),

@@ -9,6 +9,7 @@ use crate::error::ScheduleError;
 use crate::memory_space::{PortPlace, StateBuffers};
 use crate::parameters::IoMemory;
 use crate::virtual_program::addresses::{Addresses, lifetimes};
+use crate::virtual_program::dependence::place_peers;
 use crate::virtual_program::{
     BufferId, Content, Memory, PackedPart, PackedTable, Packing, VirtualAddress, VirtualInstruction, VirtualProgram,
 };
@@ -143,6 +144,7 @@ fn spaces(
     let mut visit = |instruction: &VirtualInstruction| {
         for buffer in instruction.touches() {
             let b = &code.buffers[buffer.index()];
+            let buffer = b.peer.map_or(buffer, |(own, _)| own);
             if b.memory != Memory::Ddr {
                 continue;
             }
@@ -217,6 +219,7 @@ pub(crate) fn external(
             IoMemory::Shared => by_live_ranges(code, machine, &own, *end, ports, addresses),
         };
     }
+    place_peers(code, machine, addresses);
     let capacity = machine.ddr_capacity();
     match memory.bytes.iter().find(|&&end| end > capacity) {
         Some(&bytes) => Err(ScheduleError::External { bytes, capacity, machine: machine.name.clone() }),
@@ -338,7 +341,7 @@ fn unplaced_tensors(code: &VirtualProgram, placed: &[bool]) -> Vec<BufferId> {
     let of_kind = |kind: Content| {
         ids().filter(move |id| {
             let buffer = &code.buffers[id.index()];
-            buffer.memory == Memory::Ddr && buffer.content == kind
+            buffer.memory == Memory::Ddr && buffer.content == kind && buffer.peer.is_none()
         })
     };
     [Content::Input, Content::Output, Content::Computed].into_iter().flat_map(of_kind).collect()
@@ -373,11 +376,14 @@ fn by_live_ranges(
     let base = start.next_multiple_of(page);
     let buffers = |ports: &[PortPlace]| -> BTreeSet<BufferId> { ports.iter().flat_map(PortPlace::buffers).collect() };
     let (inputs, outputs) = (buffers(ports.inputs), buffers(ports.outputs));
+    // Nothing else may ever lie where other devices read.
+    let exchanged: BTreeSet<BufferId> = code.buffers.iter().filter_map(|b| b.peer).map(|(own, _)| own).collect();
     let live_ranges = lifetimes(code);
     let end = code.instructions.len() as u32;
     let items = tensors.iter().map(|tensor| {
         let range = live_ranges[tensor.index()];
-        let first = range.filter(|_| !inputs.contains(tensor)).map_or(0, |range| range.0.0);
+        let whole = inputs.contains(tensor) || exchanged.contains(tensor);
+        let first = range.filter(|_| !whole).map_or(0, |range| range.0.0);
         let last = range.filter(|_| !outputs.contains(tensor)).map_or(end, |range| range.1.0);
         Item { first, last, size: code.buffers[tensor.index()].bytes.div_ceil(page) }
     });

@@ -82,7 +82,7 @@ impl<'a> CostModel<'a> {
         let done = match &instruction.work {
             Work::Transfer(transfer) => {
                 let runs = timing::page_runs(transfer, machine);
-                let lead = machine.dma.start + machine.dma.latency;
+                let lead = timing::transfer_lead(transfer, machine);
                 self.moved[unit] += lead + timing::transfer_cycles(transfer, machine);
                 let start = ready.max(self.free[unit]) + lead;
                 self.transfer(unit, start, runs.iter().map(|run| (run.channel, run.page, run.bytes)))

@@ -155,7 +155,7 @@ impl Resolved {
                 let by_space = constant || lines == LinePolicy::Even;
                 match instruction.work.ddr_space() {
                     // A line for each address space keeps all channels busy.
-                    Some(space) if by_space && machine.ddr_spaces() > 1 => LINE_OF_SPACE[usize::from(space) % 2],
+                    Some(space) if by_space && machine.ddr_spaces() > 1 => LINE_OF_SPACE[usize::from(machine.own_space(space)) % 2],
                     _ => cost.line(lines == LinePolicy::Even),
                 }
             });

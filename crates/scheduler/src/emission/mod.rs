@@ -102,6 +102,7 @@ impl Plan {
             outputs: ports(&graph.outputs, &lowered.outputs),
             instructions,
             states: graph.states.clone(),
+            exchanges: graph.exchanges.clone(),
             position: None,
             tilings: vec![],
             layers: summary::layers(graph, &context.network, machine),

@@ -106,7 +106,7 @@ impl Lowering<'_> {
         let word = machine.word();
         let padded = natural(&self.context.network, tensor, word);
         let tight = padded.without_padding();
-        if self.is_new_rows(tensor) || machine.ddr.interleave_bytes > 0 || padded.pixel_bytes == tight.pixel_bytes {
+        if self.is_new_rows(tensor) || self.is_exchanged(tensor) || machine.ddr.interleave_bytes > 0 || padded.pixel_bytes == tight.pixel_bytes {
             return padded;
         }
         let pages = |view: &View| view.bytes(word).div_ceil(machine.page_bytes()) * machine.page_miss();
@@ -125,10 +125,16 @@ impl Lowering<'_> {
         graph.states.iter().any(|state| graph.outputs[state.output as usize] == tensor)
     }
 
+    /// Whether a tensor is a part of an exchange, which lies alike on all devices.
+    fn is_exchanged(&self, tensor: TensorId) -> bool {
+        let graph = self.context.graph;
+        graph.exchanges.iter().any(|exchange| graph.outputs[exchange.output as usize] == tensor)
+    }
+
     /// Whether a port can show the tensor where it lives in DDR.
     fn is_in_place(&self, tensor: TensorId) -> bool {
         let place = self.context.placement.of(tensor);
-        if place.root != tensor && self.is_new_rows(tensor) {
+        if place.root != tensor && (self.is_new_rows(tensor) || self.is_exchanged(tensor)) {
             return false;
         }
         let word = self.context.machine.word();

@@ -74,6 +74,18 @@ impl LoweredNetwork {
         Self { code, inputs: self.inputs.clone(), outputs: self.outputs.clone() }
     }
 
+    /// Notes which inputs are parts of exchanges, and lie where the output does.
+    fn join_peers(&mut self, graph: &Graph) {
+        for exchange in &graph.exchanges {
+            let buffer = |place: &PortPlace| VirtualAddress::of_field(place.view.address).buffer;
+            let own = buffer(&self.outputs[exchange.output as usize]);
+            for (rank, &input) in exchange.inputs.iter().enumerate() {
+                let input = buffer(&self.inputs[input as usize]);
+                self.code.buffers_mut()[input.index()].peer = Some((own, rank as u8));
+            }
+        }
+    }
+
     /// Where the states of a graph lie.
     pub fn states(&self, graph: &Graph, word: usize) -> Vec<StateBuffers> {
         let of = |state: &State| {
@@ -166,7 +178,9 @@ pub(crate) fn assign_memory_spaces(
     debug_assert!(as_from_the_start(&lowering, capacity, &loads), "lowering went back too little");
     let inputs = context.graph.inputs.iter().map(|&t| PortPlace::whole(lowering.port(t))).collect();
     let outputs = outputs.iter().map(|&t| PortPlace::whole(lowering.port(t))).collect();
-    Ok(LoweredNetwork { code: lowering.code, inputs, outputs })
+    let mut lowered = LoweredNetwork { code: lowering.code, inputs, outputs };
+    lowered.join_peers(context.graph);
+    Ok(lowered)
 }
 
 /// Whether lowering with the memory spaces found, without going back, gives the same.

@@ -27,7 +27,7 @@ const LEAST: u64 = 4;
 /// Parts of a port, at most.
 const MOST: u64 = 64;
 
-/// Cuts inputs and outputs that take their channel long, but for those of states.
+/// Cuts inputs and outputs that take their channel long, but for those of states and exchanges.
 pub(crate) fn cut_ports(lowered: &mut LoweredNetwork, graph: &Graph, machine: &Machine) {
     if machine.ddr_spaces() < 2 {
         return;
@@ -39,6 +39,8 @@ pub(crate) fn cut_ports(lowered: &mut LoweredNetwork, graph: &Graph, machine: &M
     }
     let states: BTreeSet<BufferId> =
         lowered.states(graph, word).into_iter().flatten().map(|(buffer, _)| buffer).collect();
+    let exchanged: BTreeSet<BufferId> =
+        lowered.code.buffers.iter().filter_map(|buffer| buffer.peer).map(|(own, _)| own).collect();
     let transfers = transfers(&lowered.code);
     let has_tables =
         lowered.code.instructions.iter().any(|each| matches!(each.work, Work::PackedLookup(l) if l.spaces > 1));
@@ -52,7 +54,8 @@ pub(crate) fn cut_ports(lowered: &mut LoweredNetwork, graph: &Graph, machine: &M
         let is_whole =
             |view: &View| view.address == buffer.at(0) && view.bytes(word) == bytes && view.channel_offset == 0;
         let is_long = |bytes: u64| machine.ddr_cycles(bytes) >= LEAST * start;
-        if !is_port || states.contains(&buffer) || !views.iter().all(is_whole) || !is_long(bytes / 2) {
+        let is_exchanged = b.peer.is_some() || exchanged.contains(&buffer);
+        if !is_port || is_exchanged || states.contains(&buffer) || !views.iter().all(is_whole) || !is_long(bytes / 2) {
             continue;
         }
         let Some(unit) = views.iter().map(|view| unit(view, word)).reduce(lowest_common_multiple) else { continue };

@@ -134,7 +134,7 @@ pub(crate) fn split_live_ranges(code: &mut VirtualProgram, machine: &Machine, al
 /// By buffer that may be cut, what each virtual instruction touches of it.
 fn buffer_accesses(code: &VirtualProgram, machine: &Machine) -> BTreeMap<BufferId, Vec<BufferAccess>> {
     let word = machine.word() as u64;
-    let apart = side_by_side(code, word);
+    let apart = side_by_side(code, machine);
     let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
     let mut found: BTreeMap<BufferId, Vec<BufferAccess>> = BTreeMap::new();
     let mut fixed = vec![false; code.buffers.len()];

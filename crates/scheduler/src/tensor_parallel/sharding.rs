@@ -4,9 +4,9 @@
 //! reads, needs no exchange: heads of an attention, channels of a gate. Convolutions and matrix products of operands that every
 //! device has whole are split by output channels, so that every device has some of the weights; products of two activations by
 //! matrices or rows. Everything else is computed by every device, of whole operands. An operand that is split and needed otherwise
-//! is exchanged first, and is whole from the next superstep on.
+//! is exchanged.
 //!
-//! No sum is divided between devices: the integers, and the floats, are those of one device.
+//! Parts are of one size. An axis that cannot be cut so is not cut.
 
 use std::collections::BTreeSet;
 
@@ -32,23 +32,17 @@ impl Cut {
 /// Where a tensor is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Placed {
-    /// The parts devices have, if it is split.
+    /// The parts devices have; `None`: every device has all of it.
     pub cut: Option<Cut>,
-    /// The superstep that computes it.
-    pub superstep: usize,
-    /// From which superstep on every device has all of it.
-    pub whole_from: Option<usize>,
+    /// Whether every device loads the parts of all.
+    pub is_exchanged: bool,
     /// The new rows of the state of which the tensor is a copy or view.
     rows: Option<TensorId>,
 }
 
-/// The decisions, by layer and by tensor.
+/// The decisions by tensor.
 #[derive(Clone, Debug)]
-pub(super) struct Sharding {
-    /// By layer, the superstep that computes it.
-    pub supersteps: Vec<usize>,
-    pub tensors: Vec<Placed>,
-}
+pub(super) struct Sharding(pub Vec<Placed>);
 
 impl Sharding {
     /// Decides for all layers.
@@ -66,8 +60,13 @@ impl Sharding {
     /// The part of a tensor that a device computes.
     pub fn region(&self, graph: &Graph, tensor: TensorId, device: usize) -> Region {
         let shape = &graph.tensor(tensor).shape;
-        let cut = self.tensors[tensor.index()].cut.as_ref();
+        let cut = self.0[tensor.index()].cut.as_ref();
         cut.map_or_else(|| Region::whole(shape), |cut| cut.region(shape, device))
+    }
+
+    /// Whether every device loads the parts of a tensor.
+    pub fn is_exchanged(&self, tensor: TensorId) -> bool {
+        self.0[tensor.index()].is_exchanged
     }
 }
 
@@ -84,13 +83,8 @@ struct Decision<'a> {
 
 impl<'a> Decision<'a> {
     fn new(graph: &'a Graph, devices: usize, whole: &'a BTreeSet<TensorId>) -> Self {
-        let mut tensors = vec![Placed::default(); graph.tensors.len()];
-        let constant = |id: &TensorId| graph.tensor(*id).constant.is_some();
-        let all = (0..graph.tensors.len()).map(TensorId::new);
-        for id in all.filter(constant).chain(graph.inputs.iter().copied()) {
-            tensors[id.index()].whole_from = Some(0);
-        }
-        Self { graph, devices, whole, read: BTreeSet::new(), found: Sharding { supersteps: vec![], tensors } }
+        let found = Sharding(vec![Placed::default(); graph.tensors.len()]);
+        Self { graph, devices, whole, read: BTreeSet::new(), found }
     }
 
     /// Decides for all layers.
@@ -106,32 +100,30 @@ impl<'a> Decision<'a> {
 
     fn layer(&mut self, layer: &Layer) -> Result<(), TensorId> {
         let operands = layer.op.operands();
-        let mut cut = None;
-        if !self.whole.contains(&layer.output) {
-            cut = self.local_cuts(layer).into_iter().find(|cut| self.is_local(layer, cut));
-        }
+        let may_be_cut = !self.whole.contains(&layer.output);
+        let cuts = if may_be_cut { self.local_cuts(layer) } else { vec![] };
+        let mut cut = cuts.into_iter().find(|cut| self.is_local(layer, cut));
         if cut.is_none() {
             for &operand in &operands {
                 self.exchange(operand)?;
             }
-            if !self.whole.contains(&layer.output) {
-                cut = self.product_cuts(layer).into_iter().find(|cut| self.is_local(layer, cut));
-            }
+            let cuts = if may_be_cut { self.product_cuts(layer) } else { vec![] };
+            cut = cuts.into_iter().find(|cut| self.is_local(layer, cut));
         }
-        let superstep = operands.iter().map(|&operand| self.from(layer, operand, cut.as_ref())).max().unwrap_or(0);
-        let rows = match layer.op {
-            Op::Concat { .. } | Op::Rearrange { .. } if cut.is_some() => operands.iter().find_map(|o| self.placed(*o).rows),
-            _ => None,
-        };
-        let whole_from = cut.is_none().then_some(superstep);
-        self.found.tensors[layer.output.index()] = Placed { cut, superstep, whole_from, rows };
-        self.found.supersteps.push(superstep);
+        let is_view = matches!(layer.op, Op::Concat { .. } | Op::Rearrange { .. });
+        let rows = operands.iter().find_map(|id| self.placed(*id).rows).filter(|_| is_view && cut.is_some());
+        self.found.0[layer.output.index()] = Placed { cut, is_exchanged: false, rows };
         self.read.extend(operands);
         self.place_past(layer.output)
     }
 
     fn placed(&self, tensor: TensorId) -> &Placed {
-        &self.found.tensors[tensor.index()]
+        &self.found.0[tensor.index()]
+    }
+
+    /// Whether every device has, or can load, all of a tensor.
+    fn is_whole(&self, tensor: TensorId) -> bool {
+        self.placed(tensor).cut.is_none() || self.placed(tensor).is_exchanged
     }
 
     /// A past has the parts of the new rows behind it.
@@ -139,26 +131,26 @@ impl<'a> Decision<'a> {
         for state in &self.graph.states {
             if self.graph.outputs[state.output as usize] == new {
                 let past = self.graph.inputs[state.input as usize];
-                let Placed { cut, superstep, .. } = self.placed(new).clone();
+                let cut = self.placed(new).cut.clone();
                 if cut.is_some() && self.read.contains(&past) {
                     return Err(new);
                 }
-                let whole_from = cut.is_none().then_some(superstep);
                 let rows = cut.is_some().then_some(new);
-                self.found.tensors[past.index()] = Placed { cut, superstep, whole_from, rows };
+                self.found.0[new.index()].rows = rows;
+                self.found.0[past.index()] = Placed { cut, is_exchanged: false, rows };
             }
         }
         Ok(())
     }
 
-    /// Has a tensor whole from the superstep after the one that computes its parts.
+    /// Has every device load the parts of a tensor that is split.
     fn exchange(&mut self, tensor: TensorId) -> Result<(), TensorId> {
-        let placed = &mut self.found.tensors[tensor.index()];
-        if placed.whole_from.is_none() {
+        let placed = &mut self.found.0[tensor.index()];
+        if placed.cut.is_some() {
             if let Some(rows) = placed.rows {
                 return Err(rows);
             }
-            placed.whole_from = Some(placed.superstep + 1);
+            placed.is_exchanged = true;
         }
         Ok(())
     }
@@ -213,7 +205,7 @@ impl<'a> Decision<'a> {
             part.region == wanted
                 && part.op.operands().len() == operands.len()
                 && operands.iter().zip(&part.operands).all(|(&operand, region)| {
-                    self.placed(operand).whole_from.is_some() || self.holds(operand, device, region)
+                    self.is_whole(operand) || self.holds(operand, device, region)
                 })
         })
     }
@@ -223,32 +215,10 @@ impl<'a> Decision<'a> {
         let shape = &self.graph.tensor(tensor).shape;
         self.placed(tensor).cut.as_ref().is_some_and(|cut| cut.region(shape, device).holds(region))
     }
-
-    /// From which superstep on a layer can read an operand.
-    fn from(&self, layer: &Layer, operand: TensorId, cut: Option<&Cut>) -> usize {
-        let placed = self.placed(operand);
-        let shape = &self.graph.tensor(layer.output).shape;
-        let local = placed.cut.is_some()
-            && cut.is_some_and(|cut| {
-                (0..self.devices).all(|device| {
-                    let part = local::part(self.graph, layer, &cut.region(shape, device));
-                    let operands = layer.op.operands();
-                    part.is_ok_and(|part| {
-                        let reads = operands.iter().zip(&part.operands).filter(|(id, _)| **id == operand);
-                        reads.into_iter().all(|(_, region)| self.holds(operand, device, region))
-                    })
-                })
-            });
-        if local { placed.superstep } else { placed.whole_from.unwrap_or(placed.superstep) }
-    }
 }
 
-/// Ranges of an axis, one for each device: equal ones where there are any, of as whole tiles of columns as may be; `None`: it is too
-/// short.
+/// Equal ranges of an axis, one for each device; `None`: there are none.
 fn ranges(extent: usize, devices: usize) -> Option<Vec<(usize, usize)>> {
-    let units = || [128, 64, 32, 16, 8, 4, 2, 1].into_iter().filter(|unit| extent.is_multiple_of(*unit));
-    let even = units().find(|unit| (extent / unit).is_multiple_of(devices));
-    let unit = even.or_else(|| units().find(|unit| extent / unit >= devices)).filter(|_| extent >= devices)?;
-    let count = extent / unit;
-    Some((0..devices).map(|n| (n * count / devices * unit, (n + 1) * count / devices * unit)).collect())
+    let part = (extent > 1 && extent.is_multiple_of(devices)).then(|| extent / devices)?;
+    Some((0..devices).map(|device| (device * part, (device + 1) * part)).collect())
 }

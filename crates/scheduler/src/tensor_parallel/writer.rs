@@ -1,86 +1,49 @@
-//! The graph of what a device computes in a superstep.
+//! The graph of what a device computes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tpuflow_ir::{Graph, Layer, State, Tensor, TensorId};
+use tpuflow_ir::{Exchange, Graph, Layer, Op, State, Tensor, TensorId};
 
 use super::sharding::Sharding;
 use super::{DeviceGraph, Slice, local};
-use crate::error::ScheduleError;
+use crate::error::{ScheduleError, TilingError};
 use crate::tiling::movement::{slice, slice_bytes};
+use crate::tiling::part::Part;
 use crate::tiling::region::Region;
 use crate::tiling::some_scales;
 
-/// A layer as a device computes it: the operator, the part of the result, the parts of the operands.
-struct DeviceLayer<'a> {
-    layer: &'a Layer,
-    part: crate::tiling::part::Part,
+/// The graph of the device of rank `rank`.
+///
+/// # Errors
+/// [`ScheduleError`] naming a layer or state that cannot be divided so.
+pub(super) fn device_graph(graph: &Graph, sharding: &Sharding, rank: usize) -> Result<DeviceGraph, ScheduleError> {
+    let mut writer = Writer::new(graph, sharding);
+    let part = |layer: &Layer| {
+        let found = device_part(graph, layer, &sharding.region(graph, layer.output, rank));
+        found.map_err(|reason| ScheduleError::Tiling { layer: layer.name.clone(), reason })
+    };
+    let parts = graph.layers.iter().map(part).collect::<Result<Vec<Part>, _>>()?;
+    writer.inputs(&parts, rank);
+    for (layer, part) in graph.layers.iter().zip(&parts) {
+        writer.layer(layer, part);
+    }
+    writer.finish(rank)
 }
 
-/// What is known of all supersteps and devices.
-pub(super) struct Plan<'a> {
-    pub graph: &'a Graph,
-    pub sharding: &'a Sharding,
-    /// By tensor, the last superstep that reads it; those of the graph's outputs: none, but they leave.
-    last_reads: Vec<Option<usize>>,
-}
-
-impl<'a> Plan<'a> {
-    pub fn new(graph: &'a Graph, sharding: &'a Sharding) -> Self {
-        let mut last_reads = vec![None; graph.tensors.len()];
-        for (layer, &superstep) in graph.layers.iter().zip(&sharding.supersteps) {
-            for operand in layer.op.operands() {
-                last_reads[operand.index()] = last_reads[operand.index()].max(Some(superstep));
-            }
-        }
-        Self { graph, sharding, last_reads }
+/// What a device computes of a layer: all of it as it stands, or a part.
+fn device_part(graph: &Graph, layer: &Layer, wanted: &Region) -> Result<Part, TilingError> {
+    let shape = |id: TensorId| &graph.tensor(id).shape[..];
+    if wanted.fills(shape(layer.output)) {
+        let operands = layer.op.operands().into_iter().map(|id| Region::whole(shape(id))).collect();
+        return Ok(Part { op: layer.op.clone(), region: wanted.clone(), operands });
     }
-
-    /// The graph of a device in a superstep.
-    ///
-    /// # Errors
-    /// [`ScheduleError`] naming a layer that cannot be computed so.
-    pub fn device_graph(&self, superstep: usize, device: usize) -> Result<DeviceGraph, ScheduleError> {
-        let mut layers = Vec::new();
-        for (layer, _) in self.graph.layers.iter().zip(&self.sharding.supersteps).filter(|(_, own)| **own == superstep) {
-            let wanted = self.sharding.region(self.graph, layer.output, device);
-            let part = self.part(layer, &wanted).map_err(|reason| ScheduleError::Tiling { layer: layer.name.clone(), reason })?;
-            layers.push(DeviceLayer { layer, part });
-        }
-        let mut writer = Writer::new(self.graph);
-        let made: BTreeSet<TensorId> = layers.iter().map(|each| each.layer.output).collect();
-        writer.inputs(self, &layers, &made, device);
-        for each in &layers {
-            writer.layer(each);
-        }
-        for each in &layers {
-            let output = each.layer.output;
-            let leaves = self.last_reads[output.index()] > Some(superstep) || self.graph.outputs.contains(&output);
-            if leaves {
-                writer.outputs.push((output, each.part.region.clone()));
-            }
-        }
-        writer.finish()
-    }
-
-    fn part(&self, layer: &Layer, wanted: &Region) -> Result<crate::tiling::part::Part, crate::error::TilingError> {
-        let shape = |id: TensorId| &self.graph.tensor(id).shape[..];
-        if wanted.fills(shape(layer.output)) {
-            let operands = layer.op.operands().into_iter().map(|id| Region::whole(shape(id))).collect();
-            return Ok(crate::tiling::part::Part { op: layer.op.clone(), region: wanted.clone(), operands });
-        }
-        local::part(self.graph, layer, wanted)
-    }
-
-    /// The past of a state, of which a device has its part only.
-    fn is_past(&self, tensor: TensorId) -> bool {
-        self.graph.states.iter().any(|state| self.graph.inputs[state.input as usize] == tensor)
-    }
+    local::part(graph, layer, wanted)
 }
 
 /// Writes one graph.
 struct Writer<'a> {
     graph: &'a Graph,
+    sharding: &'a Sharding,
     tensors: Vec<Tensor>,
     /// By tensor, what it holds.
     claims: Vec<Slice>,
@@ -88,62 +51,68 @@ struct Writer<'a> {
     /// What there is of a tensor of the whole graph, and where.
     held: BTreeMap<TensorId, Vec<(Region, TensorId)>>,
     inputs: Vec<TensorId>,
-    outputs: Vec<(TensorId, Region)>,
+    /// Tensors whose parts are loaded, and the numbers of the inputs that these are.
+    exchanges: Vec<(TensorId, Vec<u32>)>,
     names: BTreeSet<String>,
 }
 
 impl<'a> Writer<'a> {
-    fn new(graph: &'a Graph) -> Self {
-        let (tensors, claims, layers) = (vec![], vec![], vec![]);
-        let (held, inputs, outputs) = (BTreeMap::new(), vec![], vec![]);
-        Self { graph, tensors, claims, layers, held, inputs, outputs, names: BTreeSet::new() }
+    fn new(graph: &'a Graph, sharding: &'a Sharding) -> Self {
+        let (tensors, claims, layers, inputs, exchanges) = (vec![], vec![], vec![], vec![], vec![]);
+        let (held, names) = (BTreeMap::new(), BTreeSet::new());
+        Self { graph, sharding, tensors, claims, layers, held, inputs, exchanges, names }
     }
 
-    /// Ports for what earlier supersteps, other devices and the user give: the largest regions that are read.
-    fn inputs(&mut self, plan: &Plan<'_>, layers: &[DeviceLayer<'_>], made: &BTreeSet<TensorId>, device: usize) {
-        let mut needs: BTreeMap<TensorId, BTreeSet<Region>> = BTreeMap::new();
-        for each in layers {
-            for (operand, region) in each.part.op.operands().into_iter().zip(&each.part.operands) {
-                if self.graph.tensor(operand).constant.is_some() || made.contains(&operand) {
-                    continue;
-                }
-                let past = plan.is_past(operand).then(|| plan.sharding.region(self.graph, operand, device));
-                needs.entry(operand).or_default().insert(past.unwrap_or_else(|| region.clone()));
+    /// Ports for what the user gives: the largest regions that are read; of the past of a state, the device's part.
+    fn inputs(&mut self, parts: &[Part], rank: usize) {
+        let (graph, sharding) = (self.graph, self.sharding);
+        for &input in &graph.inputs {
+            let is_past = graph.states.iter().any(|state| graph.inputs[state.input as usize] == input);
+            let mut regions: BTreeSet<Region> = BTreeSet::new();
+            for part in parts {
+                let read = part.op.operands().into_iter().zip(&part.operands).filter(|(operand, _)| *operand == input);
+                let own = || sharding.region(graph, input, rank);
+                regions.extend(read.map(|(_, region)| if is_past { own() } else { region.clone() }));
             }
-        }
-        // Inputs of the graph first and in its order, then tensors in theirs.
-        let order: Vec<TensorId> = self.graph.inputs.iter().copied().chain(needs.keys().copied()).collect();
-        for tensor in order {
-            let Some(regions) = needs.remove(&tensor) else { continue };
             for region in regions.iter().filter(|own| !regions.iter().any(|other| other != *own && other.holds(own))) {
-                let port = self.tensor(tensor, region);
+                let port = self.tensor(input, region);
                 self.inputs.push(port);
             }
         }
     }
 
-    fn layer(&mut self, each: &DeviceLayer<'_>) {
-        let DeviceLayer { layer, part } = each;
+    fn layer(&mut self, layer: &Layer, part: &Part) {
         let operands = part.op.operands().into_iter().zip(&part.operands);
         let operands: Vec<TensorId> = operands.map(|(tensor, region)| self.fetch(tensor, region, layer)).collect();
         let output = self.tensor(layer.output, &part.region);
         let op = part.op.with_operands(&operands);
-        self.layers.push(Layer { op, output, ..(*layer).clone() });
+        self.layers.push(Layer { op, output, ..layer.clone() });
     }
 
     /// A region of a tensor: where it is, or a slice of that.
     fn fetch(&mut self, tensor: TensorId, region: &Region, reader: &Layer) -> TensorId {
-        let known = self.held.get(&tensor).map_or(&[][..], Vec::as_slice);
-        if let Some((_, id)) = known.iter().find(|(own, _)| own == region) {
+        let held = |writer: &Self| {
+            let known = writer.held.get(&tensor).map_or(&[][..], Vec::as_slice);
+            let exact = known.iter().find(|(own, _)| own == region);
+            exact.or_else(|| known.iter().find(|(own, _)| own.holds(region))).cloned()
+        };
+        let info = self.graph.tensor(tensor);
+        let found = match held(self) {
+            None if info.constant.is_none() && self.sharding.is_exchanged(tensor) => {
+                self.exchange(tensor);
+                held(self)
+            }
+            found => found,
+        };
+        if let Some((own, id)) = &found
+            && own == region
+        {
             return *id;
         }
-        let source = known.iter().find(|(own, _)| own.holds(region)).cloned();
-        let info = self.graph.tensor(tensor);
         let id = self.tensor(tensor, region);
         if let Some(bytes) = &info.constant {
-            let whole = region.fills(&info.shape);
             let own = &mut self.tensors[id.index()];
-            own.constant = Some(if whole {
+            own.constant = Some(if region.fills(&info.shape) {
                 bytes.clone()
             } else {
                 slice_bytes(bytes, info.dtype.bytes(), &info.shape, region).into()
@@ -154,13 +123,42 @@ impl<'a> Writer<'a> {
                 }
                 _ => None,
             };
-        } else if let Some((outer, from)) = source {
+        } else if let Some((outer, from)) = found {
             let inner = outer.0.iter().zip(&region.0).map(|(outer, own)| (own.0 - outer.0, own.1 - outer.0)).collect();
             let op = slice(from, &outer.shape(), &Region(inner));
             let name = self.numbered(&format!("{}:operand", reader.name));
             self.layers.push(Layer { name, op, output: id, nodes: reader.nodes.clone(), terms: None });
         }
         id
+    }
+
+    /// All of a tensor, of the parts that devices have.
+    fn exchange(&mut self, tensor: TensorId) {
+        let info = self.graph.tensor(tensor);
+        let Some(cut) = &self.sharding.0[tensor.index()].cut else { return };
+        let (mut parts, mut numbers) = (Vec::new(), Vec::new());
+        for rank in 0..cut.ranges.len() {
+            numbers.push(self.inputs.len() as u32);
+            let part = self.part_of_rank(tensor, &cut.region(&info.shape, rank));
+            self.inputs.push(part);
+            parts.push(part);
+        }
+        self.exchanges.push((tensor, numbers));
+        let whole = self.tensor(tensor, &Region::whole(&info.shape));
+        let requants = vec![None; parts.len()];
+        let op = Op::Concat { inputs: parts, axis: cut.axis as u32, requants };
+        let name = self.numbered(&format!("exchange of {}", info.name));
+        self.layers.push(Layer { name, op, output: whole, nodes: vec![], terms: None });
+    }
+
+    /// A part that a device loads to be joined with the others; layers read the device's own part where that is.
+    fn part_of_rank(&mut self, tensor: TensorId, region: &Region) -> TensorId {
+        let before = self.held.get(&tensor).cloned();
+        let part = self.tensor(tensor, region);
+        if let Some(before) = before {
+            self.held.insert(tensor, before);
+        }
+        part
     }
 
     /// A new tensor that holds a region of one of the whole graph.
@@ -191,39 +189,44 @@ impl<'a> Writer<'a> {
         free
     }
 
-    fn finish(self) -> Result<DeviceGraph, ScheduleError> {
-        let id = |tensor: TensorId, region: &Region| {
-            let found = self.held[&tensor].iter().find(|(own, _)| own == region);
+    fn finish(self, rank: usize) -> Result<DeviceGraph, ScheduleError> {
+        let made: BTreeSet<TensorId> = self.graph.layers.iter().map(|layer| layer.output).collect();
+        let mut given: Vec<TensorId> = Vec::new();
+        let exchanged = self.exchanges.iter().map(|(tensor, _)| tensor);
+        for tensor in self.graph.outputs.iter().filter(|output| made.contains(output)).chain(exchanged) {
+            if !given.contains(tensor) {
+                given.push(*tensor);
+            }
+        }
+        let own_part = |tensor: &TensorId| {
+            let region = self.sharding.region(self.graph, *tensor, rank);
+            let found = self.held[tensor].iter().find(|(own, _)| *own == region);
             found.map_or(TensorId(0), |(_, id)| *id)
         };
-        let outputs: Vec<TensorId> = self.outputs.iter().map(|(tensor, region)| id(*tensor, region)).collect();
+        let outputs = given.iter().map(own_part).collect();
+        let number = |tensor: TensorId| given.iter().position(|given| *given == tensor).map(|at| at as u32);
+        let exchanges = self.exchanges.iter();
+        let exchanges = exchanges
+            .filter_map(|(tensor, inputs)| Some(Exchange { output: number(*tensor)?, inputs: inputs.clone() }))
+            .collect();
         let mut states = Vec::new();
         for state in &self.graph.states {
             let (past, new) = (self.graph.inputs[state.input as usize], self.graph.outputs[state.output as usize]);
             let input = self.inputs.iter().position(|id| self.claims[id.index()].tensor == past);
-            let output = self.outputs.iter().position(|(tensor, _)| *tensor == new);
-            match (input, output) {
-                (Some(input), Some(output)) => {
-                    states.push(State { input: input as u32, output: output as u32, axis: state.axis });
-                }
+            match (input, number(new)) {
+                (Some(input), Some(output)) => states.push(State { input: input as u32, output, axis: state.axis }),
                 (None, _) => {}
                 (Some(_), None) => {
                     return Err(ScheduleError::State { state: self.graph.tensor(past).name.clone() });
                 }
             }
         }
-        let graph = Graph {
-            name: self.graph.name.clone(),
-            tensors: self.tensors,
-            layers: self.layers,
-            inputs: self.inputs,
-            outputs,
-            states,
-        };
+        let Self { tensors, layers, inputs, claims, .. } = self;
+        let graph =
+            Graph { name: self.graph.name.clone(), tensors, layers, inputs, outputs, states, exchanges };
         match graph.verify().into_iter().next() {
             Some(broken) => Err(ScheduleError::Graph(broken)),
-            None => Ok(DeviceGraph { graph, claims: self.claims }),
+            None => Ok(DeviceGraph { graph, claims }),
         }
     }
 }
-

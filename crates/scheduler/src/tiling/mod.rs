@@ -356,6 +356,7 @@ impl<'a> Writer<'a> {
             inputs: self.graph.inputs.iter().copied().map(number).collect(),
             outputs: self.graph.outputs.iter().copied().map(number).collect(),
             states: self.graph.states.clone(),
+            exchanges: self.graph.exchanges.clone(),
             tensors,
         };
         Tiled { graph, claims }

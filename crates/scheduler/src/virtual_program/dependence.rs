@@ -78,7 +78,7 @@ type Segments = BTreeMap<u64, Segment>;
 impl Dependences {
     /// Finds all dependences: those of values, and with addresses in the caches also those of places used again.
     pub fn new(code: &VirtualProgram, machine: &Machine, addresses: Option<&Addresses>) -> Self {
-        let mut apart = side_by_side(code, machine.word() as u64);
+        let mut apart = side_by_side(code, machine);
         for (index, place) in apart.iter_mut().enumerate() {
             if let Some(addresses) = addresses.filter(|_| code.buffers[index].memory != Memory::Ddr) {
                 *place = addresses[index];
@@ -153,8 +153,9 @@ impl Dependences {
     }
 }
 
-/// Addresses that give every buffer memory of its own.
-pub(crate) fn side_by_side(code: &VirtualProgram, word: u64) -> Addresses {
+/// Addresses that give every buffer memory of its own, but for parts of an exchange, which lie alike on all devices.
+pub(crate) fn side_by_side(code: &VirtualProgram, machine: &Machine) -> Addresses {
+    let word = machine.word() as u64;
     let mut ends: BTreeMap<Memory, u64> = BTreeMap::new();
     let place = |buffer: &crate::virtual_program::Buffer| {
         let space = match buffer.memory {
@@ -167,7 +168,20 @@ pub(crate) fn side_by_side(code: &VirtualProgram, word: u64) -> Addresses {
         *end += buffer.bytes.next_multiple_of(word);
         (space, start)
     };
-    code.buffers.iter().map(place).collect()
+    let mut places: Addresses = code.buffers.iter().map(place).collect();
+    place_peers(code, machine, &mut places);
+    places
+}
+
+/// Puts the parts of other devices where this device's part lies, in their address spaces.
+pub(crate) fn place_peers(code: &VirtualProgram, machine: &Machine, places: &mut Addresses) {
+    for (index, buffer) in code.buffers.iter().enumerate() {
+        if let Some((own, rank)) = buffer.peer
+            && let (Space::Ddr(space), address) = places[own.index()]
+        {
+            places[index] = (Space::Ddr(machine.space_of_rank(space, rank.into())), address);
+        }
+    }
 }
 
 /// The segments of a stretch, cut at its ends and with gaps filled.

@@ -176,6 +176,15 @@ pub(crate) struct Buffer {
     pub bytes: u64,
     pub memory: Memory,
     pub content: Content,
+    /// Of a part of an exchange: the buffer of this device's part, and the rank of the device whose part it is.
+    pub peer: Option<(BufferId, u8)>,
+}
+
+impl Buffer {
+    /// Whether its contents are there before the program starts, or stay when it has ended; parts of other devices are neither.
+    pub fn is_given(&self) -> bool {
+        self.content != Content::Computed && self.peer.is_none()
+    }
 }
 
 /// An instruction without addresses and tokens.
@@ -301,7 +310,7 @@ pub(crate) struct VirtualProgram {
 
 impl VirtualProgram {
     pub fn buffer(&mut self, name: String, bytes: u64, memory: Memory, content: Content) -> BufferId {
-        self.buffers_mut().push(Buffer { name, bytes, memory, content });
+        self.buffers_mut().push(Buffer { name, bytes, memory, content, peer: None });
         BufferId::new(self.buffers.len() - 1)
     }
 

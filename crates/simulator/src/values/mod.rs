@@ -26,7 +26,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rayon::prelude::*;
-use tpuflow_ir::isa::{Direction, Expand, Indices, Lookup, PackedForm, PackedLookup, TableShape};
+use tpuflow_ir::isa::{Direction, Expand, Indices, Lookup, PackedForm, PackedLookup, TableShape, Transfer};
 use tpuflow_ir::packed::CodeKind;
 use tpuflow_ir::{Descriptor, LayerId, Port, PositionedTransfer, Program, Space, View, Window, Work, layout, packed};
 use tpuflow_kernels::table;
@@ -206,7 +206,9 @@ impl Memories {
     /// yet is zero points.
     fn transfer(&mut self, placed: &PositionedTransfer) -> Result<(), Fault> {
         let t = &placed.transfer;
-        let ddr = &mut self.ddr[usize::from(t.ddr_space)];
+        let Some(ddr) = self.ddr.get_mut(usize::from(t.ddr_space)) else {
+            return Err(((Space::Ddr(t.ddr_space), t.ddr_address), Rule::Rank));
+        };
         let local = if t.local_space == Space::Cache { &mut self.cache } else { &mut self.ewp_cache };
         for (outside, inside) in t.runs() {
             let length = placed.transferred_bytes(outside) as usize;
@@ -223,6 +225,18 @@ impl Memories {
                 let load = t.direction == Direction::Load;
                 let at = if load { (Space::Ddr(t.ddr_space), outside) } else { (t.local_space, inside) };
                 return Err((at, Rule::NeverWritten));
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a part of an exchange from the DDR of another device, or its own.
+    fn load_part(&mut self, t: &Transfer, own_space: u8, peer: Option<&Self>) -> Result<(), Fault> {
+        let space = usize::from(own_space);
+        for (outside, inside) in t.runs() {
+            let ddr = peer.map_or(&self.ddr, |peer| &peer.ddr);
+            if !self.cache.copy(inside, &ddr[space], outside, t.bytes as usize) {
+                return Err(((Space::Ddr(t.ddr_space), outside), Rule::NeverWritten));
             }
         }
         Ok(())
@@ -348,6 +362,9 @@ impl<P: Deref<Target = Program>> Executor<P> {
         let program = &self.program;
         check_count(program, inputs.len())?;
         for (number, (port, dense)) in program.inputs.iter().zip(inputs).enumerate() {
+            if program.is_exchanged(number) {
+                continue;
+            }
             let expected = port.shape.iter().product::<usize>();
             check_size(port, (dense.len(), expected), port.dtype.name(), port.dtype.bytes())?;
             let packed = layout::pack(dense, &port.shape, port.dtype, self.memories.word);
@@ -364,6 +381,9 @@ impl<P: Deref<Target = Program>> Executor<P> {
         let program = &self.program;
         check_count(program, inputs.len())?;
         for (number, (port, words)) in program.inputs.iter().zip(inputs).enumerate() {
+            if program.is_exchanged(number) {
+                continue;
+            }
             let words = words.as_ref();
             check_size(port, (words.len(), port.view.bytes(self.memories.word) as usize), "uint8", 1)?;
             write_input(program, number, words, &mut self.memories);
@@ -408,6 +428,17 @@ impl<P: Deref<Target = Program>> Executor<P> {
             self.passes.push((position, pass));
         }
         if self.waiting > WAITING { self.check_passes() } else { Ok(()) }
+    }
+
+    /// Executes the load at `position`, of a part of an exchange that another device has stored; `None`: this one.
+    ///
+    /// # Errors
+    /// [`SimError::Hazard`]: it is not there.
+    pub(crate) fn load_part(&mut self, position: usize, peer: Option<&Self>) -> Result<(), SimError> {
+        let Work::Transfer(transfer) = &self.program.instructions[position].work else { return self.execute(position) };
+        let own_space = self.program.machine.own_space(transfer.ddr_space);
+        let done = self.memories.load_part(transfer, own_space, peer.map(|peer| &peer.memories));
+        done.map_err(|(at, rule)| hazard(&self.program, position, at, rule))
     }
 
     /// Takes all matrix instructions executed so far through the registers, if that is asked for.

@@ -60,6 +60,7 @@ pub fn program(machine: &Machine, ddr_bytes: u64) -> Program {
         inputs: vec![],
         outputs: vec![],
         states: vec![],
+        exchanges: vec![],
         position: None,
         tilings: vec![],
         layers: Unit::ALL.map(layer).to_vec(),

@@ -89,6 +89,14 @@ struct Dma {
     open: Vec<Option<u64>>,
 }
 
+/// Cycles more of a load from an address space that is not the device's own.
+fn link(work: &Work, machine: &Machine) -> u64 {
+    match work {
+        Work::Transfer(t) if usize::from(t.ddr_space) >= machine.ddr_spaces() => machine.dma.link_latency,
+        _ => 0,
+    }
+}
+
 impl Dma {
     fn cycle(&mut self, s: &mut Shared<'_>) {
         for line in &mut self.lines {
@@ -98,7 +106,8 @@ impl Dma {
                 line.current = Some(head);
                 line.countdown = s.machine.dma.start
                     + s.machine.dma.latency
-                    + packed::lead(&s.program.instructions[head].work, s.machine);
+                    + packed::lead(&s.program.instructions[head].work, s.machine)
+                    + link(&s.program.instructions[head].work, s.machine);
                 line.steps = match &s.program.instructions[head].work {
                     Work::Transfer(t) => state::steps(s.program, t).into(),
                     Work::Lookup(l) => lookup::lookup(l, s.machine).into(),

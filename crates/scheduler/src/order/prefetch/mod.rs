@@ -438,7 +438,8 @@ fn loads(code: &VirtualProgram, live_ranges: &[Option<Lifetime>]) -> Vec<Load> {
     // Position after the last store to each DDR buffer, and after the last result in each buffer of a cache.
     let mut written = vec![0u32; code.buffers.len()];
     for (id, instruction) in code.ids().zip(&code.instructions) {
-        let filled = instruction.load().map(|(to, from)| (to, from, written[from.index()]));
+        let source = |from: BufferId| code.buffers[from.index()].peer.map_or(from, |(own, _)| own);
+        let filled = instruction.load().map(|(to, from)| (to, from, written[source(from).index()]));
         let looked_up = || {
             let (to, [table, indices]) = instruction.lookup()?;
             Some((to, table, written[table.index()].max(written[indices.index()])))
@@ -459,7 +460,7 @@ fn loads(code: &VirtualProgram, live_ranges: &[Option<Lifetime>]) -> Vec<Load> {
             load.releases.push(release);
             let queue = match instruction.lookup() {
                 Some(_) => Some(Queue::LookedUp),
-                None => (code.buffers[from.index()].content != Content::Computed).then_some(Queue::Given),
+                None => code.buffers[from.index()].is_given().then_some(Queue::Given),
             };
             let is_first = load.instructions.len() == 1;
             load.queue = if is_first || load.queue == queue { queue } else { None };

@@ -1,0 +1,103 @@
+//! Exchanges: that what a device loads of the others is what these have computed, whoever is ahead.
+//!
+//! All devices run the same instructions. Where this device stores its part, each of the others stores its own: a byte of a part here is
+//! the byte of the other part there, which a load from that device's address space brings. Two things must hold for that to be so
+//! at any time:
+//!
+//! | another device may be | what it could find | so |
+//! |---|---|---|
+//! | ahead | a part that is not there yet | the machine answers once it is; the load here waits for the store here, as for any other byte |
+//! | behind | a part that is overwritten | a byte of a part is stored once in a run |
+
+use tpuflow_ir::{Graph, Machine, Port, Program, Space, TensorId, View};
+
+use crate::contents::{Piece, Value};
+use crate::rule::{Fault, Operand, Rule};
+
+/// Where a part lies on every device, and of which tensors of the graph it is, if there is one.
+#[derive(Clone, Debug)]
+pub(crate) struct ExchangeRegion {
+    space: u8,
+    start: u64,
+    end: u64,
+    output: Option<TensorId>,
+    /// By rank.
+    inputs: Vec<Option<TensorId>>,
+}
+
+impl ExchangeRegion {
+    /// Whether a stretch shares a byte with it.
+    pub(crate) fn overlaps(&self, space: u8, start: u64, end: u64) -> bool {
+        self.space == space && self.start < end && start < self.end
+    }
+
+    fn holds(&self, space: u8, start: u64, end: u64) -> bool {
+        self.space == space && self.start <= start && end <= self.end
+    }
+}
+
+/// Checks that the exchanges are the graph's, and that parts lie at one place on all devices; where that is.
+pub(crate) fn regions(graph: Option<&Graph>, program: &Program) -> Result<Vec<ExchangeRegion>, Fault> {
+    if let Some(graph) = graph {
+        Rule::Exchange.require_equal("exchanges", &graph.exchanges, &program.exchanges)?;
+    }
+    let machine = &program.machine;
+    let mut found: Vec<ExchangeRegion> = Vec::new();
+    for exchange in &program.exchanges {
+        let none = || Rule::Exchange.violation("ports of the program", format_args!("{exchange:?}"));
+        let own = program.outputs.get(exchange.output as usize).ok_or_else(none)?;
+        let Space::Ddr(space) = own.view.space else { return Err(none()) };
+        let fits = exchange.inputs.len() == program.devices() && program.stream.is_none();
+        Rule::Exchange.require(fits, "parts of all devices, and no stream of runs", format_args!("{exchange:?}"))?;
+        for (rank, &input) in exchange.inputs.iter().enumerate() {
+            let port = program.inputs.get(input as usize).ok_or_else(none)?;
+            let expected = View { space: Space::Ddr(machine.space_of_rank(space, rank)), ..own.view };
+            Rule::Exchange
+                .require_equal("place of a part", &(expected, 0), &(port.view, port.parts.len() + own.parts.len()))
+                .map_err(|fault| fault.of_operand(Operand::Port(port.name.clone())))?;
+        }
+        let (start, end) = (own.view.address, own.view.address.saturating_add(own.view.bytes(machine.word())));
+        let alone = !found.iter().any(|other| other.overlaps(space, start, end));
+        Rule::Exchange.require(alone, "a place of its own", format_args!("{start:#x}..{end:#x}"))?;
+        let output = graph.and_then(|graph| graph.outputs.get(exchange.output as usize).copied());
+        let inputs = exchange.inputs.iter();
+        let inputs = inputs.map(|&input| graph.and_then(|graph| graph.inputs.get(input as usize).copied())).collect();
+        found.push(ExchangeRegion { space, start, end, output, inputs });
+    }
+    Ok(found)
+}
+
+/// Checks that no other port lies where a part does.
+pub(crate) fn check_port(regions: &[ExchangeRegion], port: &Port, word: usize) -> Result<(), Fault> {
+    let meets = |view: View| {
+        let end = view.address.saturating_add(view.bytes(word));
+        matches!(view.space, Space::Ddr(space) if regions.iter().any(|region| region.overlaps(space, view.address, end)))
+    };
+    let alone = !port.views().any(meets);
+    Rule::Exchange.require(alone, "ports outside the parts of exchanges", format_args!("{:?}", port.view))
+}
+
+/// What the device of a rank has where this one has `pieces`.
+pub(crate) fn of_rank(
+    regions: &[ExchangeRegion],
+    machine: &Machine,
+    space: u8,
+    (start, end): (u64, u64),
+    pieces: Vec<Piece>,
+) -> Result<Vec<Piece>, Fault> {
+    let Some(rank) = machine.rank(space) else { return Ok(pieces) };
+    let region = regions.iter().find(|region| region.holds(machine.own_space(space), start, end));
+    let part = region.and_then(|region| Some((region, *region.inputs.get(rank)?)));
+    let found = format_args!("bytes {start:#x}..{end:#x} of rank {rank}");
+    let Some((region, input)) = part else {
+        return Err(Rule::Exchange.violation("bytes of a part", found));
+    };
+    let (Some(output), Some(input)) = (region.output, input) else { return Ok(pieces) };
+    let of_input = |piece: Piece| {
+        let is_part = piece.value.tensor() == Some(output.0);
+        // What lies behind the elements in a word is anything, and something else on another device.
+        let value = if is_part { piece.value.with_tensor(input.0) } else { Value::Any };
+        Piece { value, ..piece }
+    };
+    Ok(pieces.into_iter().map(of_input).collect())
+}
