@@ -9,10 +9,11 @@
 //! | ahead | a part that is not there yet | the machine answers once it is; the load here waits for the store here, as for any other byte |
 //! | behind | a part that is overwritten | a byte of a part is stored once in a run |
 
-use tpuflow_ir::{Graph, Machine, Port, Program, Space, TensorId, View};
+use tpuflow_ir::{Graph, Port, Program, Space, TensorId, View};
 
 use crate::contents::{Piece, Value};
 use crate::rule::{Fault, Operand, Rule};
+use crate::walk::Walk;
 
 /// Where a part lies on every device, and of which tensors of the graph it is, if there is one.
 #[derive(Clone, Debug)]
@@ -20,6 +21,7 @@ pub(crate) struct ExchangeRegion {
     space: u8,
     start: u64,
     end: u64,
+    view: View,
     output: Option<TensorId>,
     /// By rank.
     inputs: Vec<Option<TensorId>>,
@@ -62,7 +64,7 @@ pub(crate) fn regions(graph: Option<&Graph>, program: &Program) -> Result<Vec<Ex
         let output = graph.and_then(|graph| graph.outputs.get(exchange.output as usize).copied());
         let inputs = exchange.inputs.iter();
         let inputs = inputs.map(|&input| graph.and_then(|graph| graph.inputs.get(input as usize).copied())).collect();
-        found.push(ExchangeRegion { space, start, end, output, inputs });
+        found.push(ExchangeRegion { space, start, end, view: own.view, output, inputs });
     }
     Ok(found)
 }
@@ -77,27 +79,32 @@ pub(crate) fn check_port(regions: &[ExchangeRegion], port: &Port, word: usize) -
     Rule::Exchange.require(alone, "ports outside the parts of exchanges", format_args!("{:?}", port.view))
 }
 
-/// What the device of a rank has where this one has `pieces`.
-pub(crate) fn of_rank(
-    regions: &[ExchangeRegion],
-    machine: &Machine,
-    space: u8,
-    (start, end): (u64, u64),
-    pieces: Vec<Piece>,
-) -> Result<Vec<Piece>, Fault> {
-    let Some(rank) = machine.rank(space) else { return Ok(pieces) };
-    let region = regions.iter().find(|region| region.holds(machine.own_space(space), start, end));
-    let part = region.and_then(|region| Some((region, *region.inputs.get(rank)?)));
-    let found = format_args!("bytes {start:#x}..{end:#x} of rank {rank}");
-    let Some((region, input)) = part else {
-        return Err(Rule::Exchange.violation("bytes of a part", found));
-    };
-    let (Some(output), Some(input)) = (region.output, input) else { return Ok(pieces) };
-    let of_input = |piece: Piece| {
-        let is_part = piece.value.tensor() == Some(output.0);
-        // What lies behind the elements in a word is anything, and something else on another device.
-        let value = if is_part { piece.value.with_tensor(input.0) } else { Value::Any };
-        Piece { value, ..piece }
-    };
-    Ok(pieces.into_iter().map(of_input).collect())
+impl Walk<'_> {
+    /// What the device of a rank has in `start .. end` of a part, of which this one has `pieces`: the same elements of its own.
+    pub(crate) fn of_rank(&self, space: u8, (start, end): (u64, u64), pieces: Vec<Piece>) -> Result<Vec<Piece>, Fault> {
+        let machine = self.machine();
+        let Some(rank) = machine.rank(space) else { return Ok(pieces) };
+        let region = self.exchanges.iter().find(|region| region.holds(machine.own_space(space), start, end));
+        let part = region.and_then(|region| Some((region, *region.inputs.get(rank)?)));
+        let found = format_args!("bytes {start:#x}..{end:#x} of rank {rank}");
+        let Some((region, input)) = part else {
+            return Err(Rule::Exchange.violation("bytes of a part", found));
+        };
+        let (Some(output), Some(input), view) = (region.output, input, region.view) else { return Ok(pieces) };
+        let mut theirs = Vec::new();
+        for row in 0..view.rows {
+            for stretch in self.stretches(&view, row, 0..view.width, 0..view.channels, view.channels.into()) {
+                let (from, to) = (start.max(stretch.start), end.min(stretch.start + stretch.bytes));
+                if from >= to {
+                    continue;
+                }
+                let at = |tensor| Value::Element(stretch.element(tensor)).advance(from - stretch.start);
+                if let Value::Element(own) = at(output) {
+                    self.require_elements(&pieces, from, to - from, own)?;
+                }
+                theirs.push(Piece { start: from, end: to, value: at(input) });
+            }
+        }
+        Ok(theirs)
+    }
 }

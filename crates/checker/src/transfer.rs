@@ -4,7 +4,6 @@ use tpuflow_ir::Space;
 use tpuflow_ir::isa::{Direction, Transfer};
 
 use crate::contents::{Tokens, Value};
-use crate::exchange::of_rank;
 use crate::rule::{Fault, Rule};
 use crate::walk::Walk;
 
@@ -36,7 +35,7 @@ impl Walk<'_> {
             // What is undefined at the source wipes out what the destination held.
             let mut done = from;
             let pieces = self.load(from_space, from, from + bytes)?;
-            let pieces = of_rank(&self.exchanges, machine, transfer.ddr_space, (from, from + bytes), pieces)?;
+            let pieces = self.of_rank(transfer.ddr_space, (from, from + bytes), pieces)?;
             if pieces.is_empty() && bytes > 0 {
                 return Err(Rule::Undefined.violation("something to move", format_args!("nothing from {from:#x} on")));
             }

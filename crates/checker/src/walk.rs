@@ -7,10 +7,10 @@ use tpuflow_ir::constants::EqualConstants;
 use tpuflow_ir::isa::Work;
 use tpuflow_ir::{Graph, Instruction, LayerId, Machine, Port, Program, Space, StateRegion, Tensor};
 
-use crate::exchange::ExchangeRegion;
 use crate::budget::Budget;
 use crate::constant_map::ConstantMap;
 use crate::contents::{Actor, Memories, Piece, Tokens, Value};
+use crate::exchange::ExchangeRegion;
 use crate::expectation::Expectation;
 use crate::order::Order;
 use crate::packed::{ComparedTable, PackedImage};

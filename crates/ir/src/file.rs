@@ -161,8 +161,8 @@ impl Graph {
         let text =
             metadata.metadata().as_ref().and_then(|entries| entries.get(KEY)).ok_or(FileError::Absent(Kind::Graph))?;
         let Version { version } = serde_json::from_str(text).map_err(FileError::Header)?;
-        if !(VERSION..=WITH_TABLE_ENTRIES).contains(&version) {
-            let reads = Versions { oldest: VERSION, newest: WITH_TABLE_ENTRIES };
+        if !(VERSION..=WITH_EXCHANGES).contains(&version) {
+            let reads = Versions { oldest: VERSION, newest: WITH_EXCHANGES };
             return Err(FileError::version(Kind::Graph, version, reads));
         }
         let header: Header = serde_json::from_str(text).map_err(FileError::Header)?;
@@ -271,14 +271,15 @@ mod tests {
         let path = folder.join("net.tpuq");
         graph().save(&path).expect("written");
         let text = std::fs::read(&path).expect("read");
-        let written = format!("version\\\":{VERSION}");
+        // One more digit than there was, one letter less behind it.
+        let written = format!(r#"version\":{VERSION},\"sha256\""#);
         let at =
             text.windows(written.len()).position(|w| w == written.as_bytes()).expect("the version is in the header");
         let mut altered = text;
-        altered[at + written.len() - 1] = b'9';
+        altered[at..at + written.len()].copy_from_slice(br#"version\":10,\"sha25\""#);
         std::fs::write(&path, &altered).expect("written");
         let message = Graph::load(&path).expect_err("refused").to_string();
-        let end = "version 9 of the graph file is newer than this build, which reads 2 to 8: update tpuflow";
+        let end = "version 10 of the graph file is newer than this build, which reads 2 to 9: update tpuflow";
         assert!(message.ends_with(end), "{message}");
         std::fs::remove_dir_all(folder).expect("removed");
     }

@@ -12,7 +12,7 @@ use std::fmt;
 use crate::error::{LimitError, Place};
 use crate::exchange::MOST_DEVICES;
 use crate::isa::{
-    Direction, Expand, FloatFunction, Lookup, Matrix, MatrixDescriptor, PackedLookup, Pool, PoolDescriptor, Transfer, Vector,
+    Expand, FloatFunction, Lookup, Matrix, MatrixDescriptor, PackedLookup, Pool, PoolDescriptor, Transfer, Vector,
     VectorOp,
 };
 use crate::state::StateRegion;
@@ -188,20 +188,10 @@ impl Program {
     }
 
     /// Rules on sizes together with those of a descriptor apply where there is one of the right kind.
-    /// Proves that a transfer that is not of this device's own DDR is a load of what there is.
-    fn check_rank(&self, t: &Transfer) -> LimitCheck {
-        let devices = self.devices();
-        let is_load = t.direction == Direction::Load && t.local_space == Space::Cache;
-        match self.machine.rank(t.ddr_space) {
-            Some(rank) if !is_load || rank >= devices || devices == 1 => Err(LimitError::Rank { rank, devices }),
-            _ => Ok(()),
-        }
-    }
-
     fn check_work(&self, work: &Work, word: usize) -> LimitCheck {
         let descriptor = |id: crate::DescriptorId| self.descriptors.get(id.index());
         match work {
-            Work::Transfer(t) => self.check_rank(t).and_then(|()| check_transfer(t, &self.machine)),
+            Work::Transfer(t) => check_transfer(t, &self.machine),
             Work::Lookup(l) => check_lookup(l, word),
             Work::Expand(e) => check_expand(e, &self.machine),
             Work::PackedLookup(l) => check_packed_lookup(l, &self.machine),

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::allocation;
 pub use crate::allocation::Allocation;
 use crate::isa::{Descriptor, Instruction, Unit};
-use crate::{DType, DescriptorId, Exchange, Image, LayerId, Machine, Quant, Source, Space, State, Stream, Tiling, View};
+use crate::{
+    DType, DescriptorId, Exchange, Image, LayerId, Machine, Quant, Source, Space, State, Stream, Tiling, View,
+};
 
 /// An input or output: where it lies in DDR and how it is meant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -317,7 +319,14 @@ impl Program {
             program.inputs.iter().chain(&program.outputs).map(|p| (p.view, p.parts.clone(), p.dtype)).collect()
         };
         (&self.instructions, &self.descriptors, &self.machine, &self.exchanges, &self.states, &self.ddr_bytes)
-            == (&other.instructions, &other.descriptors, &other.machine, &other.exchanges, &other.states, &other.ddr_bytes)
+            == (
+                &other.instructions,
+                &other.descriptors,
+                &other.machine,
+                &other.exchanges,
+                &other.states,
+                &other.ddr_bytes,
+            )
             && ports(self) == ports(other)
     }
 

@@ -198,8 +198,8 @@ impl Program {
         }
         let text = entries.and_then(|entries| entries.get(KEY)).ok_or(FileError::Absent(Kind::Program))?;
         let Version { version } = serde_json::from_str(text).map_err(FileError::Header)?;
-        if !(OLDEST..=WITH_PACKED_LOOKUP).contains(&version) {
-            let reads = Versions { oldest: OLDEST, newest: WITH_PACKED_LOOKUP };
+        if !(OLDEST..=WITH_EXCHANGES).contains(&version) {
+            let reads = Versions { oldest: OLDEST, newest: WITH_EXCHANGES };
             return Err(FileError::version(Kind::Program, version, reads));
         }
         let header: Header = serde_json::from_str(text).map_err(FileError::Header)?;
@@ -335,11 +335,11 @@ mod tests {
     fn refusals_name_the_reason() {
         // One more digit than there was, one letter less behind it.
         let written = format!(r#"{{\"version\":{VERSION},\"sha256\""#);
-        let version = refusal(&written, r#"{\"version\":12,\"sha25\""#);
-        let reads = format!("{OLDEST} to {WITH_PACKED_LOOKUP}");
+        let version = refusal(&written, r#"{\"version\":13,\"sha25\""#);
+        let reads = format!("{OLDEST} to {WITH_EXCHANGES}");
         assert_eq!(
             version,
-            format!("version 12 of the program file is newer than this build, which reads {reads}: update tpuflow")
+            format!("version 13 of the program file is newer than this build, which reads {reads}: update tpuflow")
         );
         let version = refusal(&format!(r#"{{\"version\":{VERSION}"#), r#"{\"version\":2"#);
         assert_eq!(

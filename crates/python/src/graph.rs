@@ -357,6 +357,12 @@ impl Graph {
         ports.map(|s| (self.graph.inputs[s.input as usize].0, self.graph.outputs[s.output as usize].0)).collect()
     }
 
+    /// Outputs that are parts of tensors, and the inputs that are the parts of all devices, by rank: numbers of ports.
+    #[getter]
+    fn exchanges(&self) -> Vec<(u32, Vec<u32>)> {
+        self.graph.exchanges.iter().map(|exchange| (exchange.output, exchange.inputs.clone())).collect()
+    }
+
     /// The graph of so many independent runs: inputs, layers and outputs run by run, constants once.
     fn repeated(&self, runs: u32) -> Self {
         Self::new(self.graph.repeated(runs))

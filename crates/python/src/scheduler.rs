@@ -4,10 +4,10 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tpuflow_ir::Machine;
 use tpuflow_scheduler::Options;
-use tpuflow_scheduler::tensor_parallel::{self, DeviceGraph, Slice};
 use tpuflow_scheduler::alloc::check::{aligned, validate};
 use tpuflow_scheduler::alloc::ladder::{Effort, solve_by_effort};
 use tpuflow_scheduler::alloc::{Item, Problem, Solution};
+use tpuflow_scheduler::tensor_parallel::{self, DeviceGraph, Slice};
 
 use crate::error::Failure;
 use crate::graph::Graph;
@@ -67,10 +67,13 @@ fn in_parts(graph: &Graph, program: &Program) -> PyResult<(Graph, Boxes)> {
     Ok((Graph::new(parts), boxes.into_iter().map(|(of, span)| (of.index(), span)).collect()))
 }
 
+/// By rank, the graph of a device, with its inputs and outputs as parts of tensors of the network.
+type DeviceGraphs = Vec<(Graph, Boxes, Boxes)>;
+
 /// A network divided among devices: by rank the graph, with its inputs and outputs as parts of tensors of `graph`; and all of them as
 /// one graph, which computes the network.
 #[pyfunction]
-fn divide(py: Python<'_>, graph: &Graph, devices: usize) -> PyResult<(Vec<(Graph, Boxes, Boxes)>, Graph)> {
+fn divide(py: Python<'_>, graph: &Graph, devices: usize) -> PyResult<(DeviceGraphs, Graph)> {
     let division = py.detach(|| tensor_parallel::divide(&graph.graph, devices)).map_err(Failure::from)?;
     let boxes = |found: &mut dyn Iterator<Item = &Slice>| -> Boxes {
         found.map(|slice| (slice.tensor.index(), slice.region.clone())).collect()

@@ -19,6 +19,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Program>()?;
     module.add_class::<Run>()?;
     module.add_class::<Signals>()?;
+    module.add_class::<Devices>()?;
     module.add_function(wrap_pyfunction!(signals, module)?)?;
     module.add_function(wrap_pyfunction!(simulate, module)?)
 }
@@ -87,6 +88,11 @@ impl Program {
         let placed = self.program.at(position);
         placed.check_limits().map_err(|error| Failure::program(error.to_string()))?;
         Ok(Self { program: Arc::new(placed), cache: self.cache.clone() })
+    }
+
+    /// Whether it takes the same instructions as another, on constants that may be others.
+    fn is_like(&self, other: &Self) -> bool {
+        self.program.is_like(&other.program)
     }
 
     /// The stream of so many runs, each beginning before the one before has ended, as a program of the graph repeated as often.
@@ -219,18 +225,19 @@ impl Run {
 
 /// The codes of inputs in the shape and element type of the input ports.
 pub fn input_bytes(program: &tpuflow_ir::Program, inputs: &[Bound<'_, PyAny>]) -> PyResult<Vec<Vec<u8>>> {
-    let mut codes = Vec::with_capacity(inputs.len());
-    for (port, given) in program.inputs.iter().zip(inputs) {
-        let name = format!("input \"{}\"", port.name);
-        let (shape, given) = arrays::values(given, &name)?;
-        if shape != port.shape || given.dtype() != port.dtype {
-            let (dtype, wanted) = (given.dtype().name(), port.dtype.name());
-            let message = format!("{name} is {dtype} {shape:?}, expected {wanted} {:?}", port.shape);
-            return Err(Failure::sample(message).into());
-        }
-        codes.push(given.to_le_bytes());
+    program.inputs.iter().zip(inputs).map(|(port, given)| port_bytes(port, given)).collect()
+}
+
+/// The codes of an input in the shape and element type of its port.
+fn port_bytes(port: &tpuflow_ir::Port, given: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    let name = format!("input \"{}\"", port.name);
+    let (shape, given) = arrays::values(given, &name)?;
+    if shape != port.shape || given.dtype() != port.dtype {
+        let (dtype, wanted) = (given.dtype().name(), port.dtype.name());
+        let message = format!("{name} is {dtype} {shape:?}, expected {wanted} {:?}", port.shape);
+        return Err(Failure::sample(message).into());
     }
-    Ok(codes)
+    Ok(given.to_le_bytes())
 }
 
 /// Runs a program. `inputs`: codes in the shape and element type of the input ports, none without `values`.
@@ -261,6 +268,57 @@ fn simulate(
         .detach(|| tpuflow_simulator::simulate_again(&program.program, &codes, &options, &program.cache))
         .map_err(Failure::from)?;
     Ok(Run { run, program: Arc::clone(&program.program) })
+}
+
+/// The programs of several devices, by rank, which run together.
+#[pyclass(module = "tpuflow._core", frozen)]
+struct Devices {
+    devices: tpuflow_simulator::Devices,
+    program: Arc<tpuflow_ir::Program>,
+}
+
+#[pymethods]
+impl Devices {
+    #[new]
+    fn new(programs: Vec<PyRef<'_, Program>>) -> PyResult<Self> {
+        let programs: Vec<_> = programs.iter().map(|program| Arc::clone(&program.program)).collect();
+        let Some(program) = programs.first().cloned() else {
+            return Err(Failure::program("no programs of devices given".to_owned()).into());
+        };
+        let devices = tpuflow_simulator::Devices::new(programs).map_err(Failure::from)?;
+        Ok(Self { devices, program })
+    }
+
+    /// The same for runs at a position of the states.
+    fn at(&self, position: u32) -> Self {
+        Self { devices: self.devices.at(position), program: Arc::new(self.program.at(position)) }
+    }
+
+    /// Runs all devices: by rank codes of the outputs. `inputs`: by rank, those that are no parts of exchanges.
+    fn run<'py>(&self, py: Python<'py>, inputs: Vec<Vec<Bound<'py, PyAny>>>) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
+        let given: Vec<usize> = (0..self.program.inputs.len()).filter(|&n| !self.program.is_exchanged(n)).collect();
+        let mut codes = Vec::with_capacity(inputs.len());
+        for own in &inputs {
+            if own.len() != given.len() {
+                let message = format!("{} inputs of a device given, expected {}", own.len(), given.len());
+                return Err(Failure::sample(message).into());
+            }
+            let mut all = vec![vec![]; self.program.inputs.len()];
+            for (&number, array) in given.iter().zip(own) {
+                all[number] = port_bytes(&self.program.inputs[number], array)?;
+            }
+            codes.push(all);
+        }
+        let runs = py.detach(|| self.devices.run(&codes)).map_err(Failure::from)?;
+        let outputs = |(outputs, _): (Vec<Vec<u8>>, _)| -> PyResult<Vec<Bound<'py, PyAny>>> {
+            let ports = self.program.outputs.iter().zip(&outputs);
+            let array = |(port, bytes): (&tpuflow_ir::Port, &Vec<u8>)| {
+                arrays::array(py, &port.shape, &Values::from_le_bytes(port.dtype, bytes))
+            };
+            ports.map(array).collect()
+        };
+        runs.into_iter().map(outputs).collect()
+    }
 }
 
 /// The signals of units, ports and DDR channels in a window of cycles; events as rows of numbers, in the order of time.

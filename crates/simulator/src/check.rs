@@ -113,7 +113,8 @@ fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), Broke
             // Addresses only rise from the first on.
             let (own, rank) = (program.machine.own_space(t.ddr_space), program.machine.rank(t.ddr_space));
             let brings = t.direction == Direction::Load && t.local_space == Space::Cache;
-            require!(rank.is_none_or(|rank| brings && rank < program.devices()), nowhere, Rule::Rank)?;
+            let is_one = |rank| brings && program.devices() > 1 && rank < program.devices();
+            require!(rank.is_none_or(is_one), nowhere, Rule::Rank)?;
             let constants = program.constants.get(usize::from(own)).map_or(0, |image| image.len() as u64);
             let kept = t.direction == Direction::Load || t.ddr_address >= constants;
             require!(kept, (Space::Ddr(t.ddr_space), t.ddr_address), Rule::Constants)

@@ -31,9 +31,9 @@ impl Devices {
     /// # Errors
     /// [`SimError`]: they are not, or a program does not fit its machine.
     pub fn new(programs: Vec<Arc<Program>>) -> Result<Self, SimError> {
+        let devices = programs.iter().map(|program| program.devices()).max().unwrap_or(1);
         for program in &programs {
             let alike = program.is_like(&programs[0]);
-            let devices = program.devices();
             if !alike || devices > 1 && devices != programs.len() {
                 return Err(refused(program, ProgramError::Devices { devices, given: programs.len() }));
             }

@@ -14,7 +14,9 @@
 use std::ops::Range;
 
 use tpuflow_ir::isa::{Direction, Expand, Indices, Lookup, PackedLookup, Transfer};
-use tpuflow_ir::timing::{PageRun, data_cycles, entry_runs, expand_lead, expanded_words, lookup_lead, page_runs, transfer_lead};
+use tpuflow_ir::timing::{
+    PageRun, data_cycles, entry_runs, expand_lead, expanded_words, lookup_lead, page_runs, transfer_lead,
+};
 use tpuflow_ir::{Machine, PositionedTransfer, Program, Space, Unit, View, Work};
 
 use crate::context::{Activity, Context};

@@ -240,11 +240,11 @@ fn check_header(program: &Program) -> Result<(), ProgramError> {
             return Err(ProgramError::Constants { space });
         }
     }
-    let ports = program.inputs.iter().map(|port| (port, false)).chain(program.outputs.iter().map(|port| (port, true)));
-    for (port, is_output) in ports {
+    let inputs = program.inputs.iter().enumerate().map(|(n, port)| (port, false, program.is_exchanged(n)));
+    for (port, is_output, is_part) in inputs.chain(program.outputs.iter().map(|port| (port, true, false))) {
         let inside = |view: View| {
             let Space::Ddr(space) = view.space else { return false };
-            let space = machine.own_space(space);
+            let space = if is_part { machine.own_space(space) } else { space };
             let bytes = program.ddr_bytes.get(usize::from(space)).copied().unwrap_or(0);
             view.address.checked_add(view.bytes(machine.word())).is_some_and(|end| end <= bytes)
         };

@@ -80,6 +80,11 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
         Entry("raw", "device.raw", "Write a program with raw cache words as inputs and outputs."),
         Entry("alloc", "alloc.alloc", "Place buffers with known lifetimes in a memory."),
         Entry("explore", "explore.explore", "Find Pareto-optimal machines for a network."),
+        Entry(
+            "tensor-parallel",
+            "tensor_parallel.tensor_parallel",
+            "Divide a network among several devices; compare cycles and bits.",
+        ),
         Entry("zoo", "zoo.zoo", "Run a folder of networks through every stage."),
         Entry("smoke", "device.smoke", "Try every stage on a tiny network."),
     ),

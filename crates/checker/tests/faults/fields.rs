@@ -13,8 +13,8 @@ use tpuflow_ir::isa::{
 };
 use tpuflow_ir::program::{Allocation, LayerSummary};
 use tpuflow_ir::{
-    Bounds, Descriptor, Instruction, IterationWait, Parts, Port, PortPart, Program, Quant, Repeated, Source, State,
-    Stream, Tiling, View, Wait, Window, Work,
+    Bounds, Descriptor, Exchange, Instruction, IterationWait, Parts, Port, PortPart, Program, Quant, Repeated, Source,
+    State, Stream, Tiling, View, Wait, Window, Work,
 };
 
 /// Names of the fields of structs.
@@ -59,7 +59,7 @@ fn named() -> BTreeSet<String> {
     let mut names = structs! {
         Program {
             name, machine, batch, level, fallback, descriptors, instructions, constants, ddr_bytes, spill_bytes,
-            cache_peak_bytes, inputs, outputs, states, position, tilings, layers, bounds, predicted_cycles, allocations,
+            cache_peak_bytes, inputs, outputs, states, exchanges, position, tilings, layers, bounds, predicted_cycles, allocations,
             stream
         }
         Stream { body, predicted_interval, bounds }
@@ -73,6 +73,7 @@ fn named() -> BTreeSet<String> {
         Allocation { name, address, bytes, first, last }
         Bounds { array, ddr, ewp, pdp, ports, flow, segment, path }
         State { input, output, axis }
+        Exchange { output, inputs }
         Tiling { first, last, parts }
         Instruction { unit, layer, waits, work }
         Wait { unit, count }

@@ -7,6 +7,7 @@
 
 mod aimed;
 mod constants;
+mod devices;
 mod edges;
 mod endless;
 mod exchanges;

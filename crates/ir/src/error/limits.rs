@@ -86,9 +86,6 @@ pub enum LimitError {
     /// An exchange whose ports are not parts of one form at one place.
     #[error("exchange {exchange}: it does not name an output, and inputs of all devices at the same place")]
     Exchange { exchange: usize },
-    /// A transfer with a device that cannot be.
-    #[error("a transfer with the device of rank {rank}: there are {devices} devices, and only loads into the cache read of others")]
-    Rank { rank: usize, devices: usize },
     /// A function that cannot be computed.
     #[error(transparent)]
     Function(#[from] FunctionError),

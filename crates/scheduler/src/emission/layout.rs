@@ -151,11 +151,17 @@ impl Resolved {
             let mut instruction = resolved.clone();
             let line = lines.map_or(Unit::Dtl0, |lines| {
                 let constant = constant_space(virtual_instruction, code, addresses).is_some();
-                let lines = if is_pixel_by_pixel(&instruction.work) { LinePolicy::Even } else { lines };
-                let by_space = constant || lines == LinePolicy::Even;
+                let by_pixel = is_pixel_by_pixel(&instruction.work);
+                let lines = if by_pixel { LinePolicy::Even } else { lines };
+                // Parts of other devices are waited for: they come over both lines.
+                let is_part =
+                    !by_pixel && instruction.work.ddr_space().is_some_and(|space| machine.rank(space).is_some());
+                let by_space = (constant || lines == LinePolicy::Even) && !is_part;
                 match instruction.work.ddr_space() {
                     // A line for each address space keeps all channels busy.
-                    Some(space) if by_space && machine.ddr_spaces() > 1 => LINE_OF_SPACE[usize::from(machine.own_space(space)) % 2],
+                    Some(space) if by_space && machine.ddr_spaces() > 1 => {
+                        LINE_OF_SPACE[usize::from(machine.own_space(space)) % 2]
+                    }
                     _ => cost.line(lines == LinePolicy::Even),
                 }
             });

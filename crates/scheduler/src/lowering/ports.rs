@@ -106,7 +106,11 @@ impl Lowering<'_> {
         let word = machine.word();
         let padded = natural(&self.context.network, tensor, word);
         let tight = padded.without_padding();
-        if self.is_new_rows(tensor) || self.is_exchanged(tensor) || machine.ddr.interleave_bytes > 0 || padded.pixel_bytes == tight.pixel_bytes {
+        if self.is_new_rows(tensor)
+            || self.is_exchanged(tensor)
+            || machine.ddr.interleave_bytes > 0
+            || padded.pixel_bytes == tight.pixel_bytes
+        {
             return padded;
         }
         let pages = |view: &View| view.bytes(word).div_ceil(machine.page_bytes()) * machine.page_miss();

@@ -23,6 +23,8 @@
 mod concatenation;
 mod stacks;
 
+use std::collections::BTreeSet;
+
 use tpuflow_ir::{Graph, Machine, Op, Space, TensorId, View};
 
 use crate::network::{Linear, Network, Step, is_depthwise};
@@ -70,11 +72,13 @@ impl Placement {
         };
         let places = network.tensors.iter().enumerate().map(own).collect();
         let absorbed = vec![None; network.tensors.len()];
+        let numbers = graph.exchanges.iter().flat_map(|exchange| &exchange.inputs);
+        let parts: BTreeSet<TensorId> = numbers.map(|&input| graph.inputs[input as usize]).collect();
         let array_rows = machine.array.rows as usize;
         let mut placement = Self { places, free: vec![false; network.steps.len()], absorbed, word, array_rows };
         for (index, step) in network.steps.iter().enumerate().rev() {
             match &step.op {
-                Op::Concat { .. } => placement.concat(network, inputs, step, machine),
+                Op::Concat { .. } => placement.concat(network, (inputs, &parts), step, machine),
                 Op::Rearrange { .. } => {
                     placement.reshaped(network, inputs, index, machine);
                     placement.joined_stacks(network, &graph.outputs, index);

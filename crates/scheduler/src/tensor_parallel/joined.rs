@@ -26,9 +26,10 @@ pub(super) fn joined(graph: &Graph, devices: &[DeviceGraph]) -> (Graph, Vec<Clai
         devices.iter().zip(&numbers).filter_map(one).collect()
     };
     let mut known: BTreeMap<TensorId, TensorId> = BTreeMap::new();
-    let outputs = graph.outputs.iter().map(|&output| {
-        *known.entry(output).or_insert_with(|| joined.output(output, &given(output)))
-    });
+    let outputs = graph
+        .outputs
+        .iter()
+        .map(|&output| *known.entry(output).or_insert_with(|| joined.output(output, &given(output))));
     let outputs = outputs.collect();
     let Joined { tensors, layers, claims, .. } = joined;
     let inputs = (0..graph.inputs.len()).map(TensorId::new).collect();

@@ -10,9 +10,10 @@
 
 use std::collections::BTreeSet;
 
-use tpuflow_ir::{Graph, Layer, Op, TensorId};
+use tpuflow_ir::{Arithmetic, Graph, Layer, Op, Real, TensorId};
 
 use super::local;
+use crate::tiling::part::Part;
 use crate::tiling::region::Region;
 
 /// Parts of a tensor along an axis, one for each device.
@@ -194,27 +195,76 @@ impl<'a> Decision<'a> {
         axes.into_iter().filter_map(cut).collect()
     }
 
-    /// Whether every device has what it reads for its part, and computes no more than that.
+    /// Whether every device has what it reads for its part and computes no more than that, by the same instructions as the others.
     fn is_local(&self, layer: &Layer, cut: &Cut) -> bool {
         let shape = &self.graph.tensor(layer.output).shape;
+        let mut first: Option<DevicePart> = None;
         (0..self.devices).all(|device| {
             let wanted = cut.region(shape, device);
-            let Ok(part) = local::part(self.graph, layer, &wanted) else { return false };
-            let operands = layer.op.operands();
+            let found = local::part(self.graph, layer, &wanted);
             // A concatenation may do without some of its operands.
-            part.region == wanted
-                && part.op.operands().len() == operands.len()
-                && operands.iter().zip(&part.operands).all(|(&operand, region)| {
-                    self.is_whole(operand) || self.holds(operand, device, region)
-                })
+            let operands = layer.op.operands();
+            let Ok(part) = found else { return false };
+            if part.region != wanted || part.op.operands().len() != operands.len() {
+                return false;
+            }
+            let Some(own) = self.device_part(&part, &operands, device) else { return false };
+            let first = first.get_or_insert_with(|| own.clone());
+            *first == own
         })
     }
 
-    /// Whether a device has a region of a tensor that is split.
-    fn holds(&self, tensor: TensorId, device: usize, region: &Region) -> bool {
-        let shape = &self.graph.tensor(tensor).shape;
-        self.placed(tensor).cut.as_ref().is_some_and(|cut| cut.region(shape, device).holds(region))
+    /// What instructions say of a part, if the device has all it reads: the operator without parameters of channels, which are constants,
+    /// and where what it reads lies in what the device has.
+    fn device_part(&self, part: &Part, operands: &[TensorId], device: usize) -> Option<DevicePart> {
+        let place = |(&operand, region): (&TensorId, &Region)| {
+            let tensor = self.graph.tensor(operand);
+            let from = |held: &Region| region.0.iter().zip(&held.0).map(|(own, held)| own.0 - held.0).collect();
+            let is_past = self.graph.states.iter().any(|state| self.graph.inputs[state.input as usize] == operand);
+            let is_given = tensor.constant.is_some() || self.graph.inputs.contains(&operand) && !is_past;
+            let own = self.placed(operand).cut.as_ref().map(|cut| cut.region(&tensor.shape, device));
+            let from = match own.filter(|own| own.holds(region)) {
+                Some(own) => Source::OwnPart(from(&own)),
+                None if !self.is_whole(operand) => return None,
+                // Every device has the part of a constant, or of an input, that it reads.
+                None if is_given => Source::Given,
+                None => Source::Whole(from(&Region::whole(&tensor.shape))),
+            };
+            Some((region.shape(), from))
+        };
+        let places: Option<Vec<_>> = operands.iter().zip(&part.operands).map(place).collect();
+        Some((without_channels(&part.op), places?))
     }
+}
+
+/// Where a device has what it reads, and at which element of that it begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Source {
+    Given,
+    OwnPart(Vec<usize>),
+    Whole(Vec<usize>),
+}
+
+/// An operator, and by operand the extents that it reads and where they are.
+type DevicePart = (Op, Vec<(Vec<usize>, Source)>);
+
+/// An operator without parameters of its channels.
+pub(super) fn without_channels(op: &Op) -> Op {
+    let mut op = op.clone();
+    match &mut op {
+        Op::Conv { epilogue: Arithmetic::Fixed(epilogue), .. }
+        | Op::MatMul { epilogue: Arithmetic::Fixed(epilogue), .. } => {
+            epilogue.requant.multiplier.fill(0);
+            epilogue.requant.shift.fill(0);
+        }
+        Op::PRelu { slopes: Arithmetic::Fixed(slopes), .. } => {
+            slopes.negative_multiplier.fill(0);
+            slopes.negative_shift.fill(0);
+        }
+        Op::PRelu { slopes: Arithmetic::Float(slopes), .. } => slopes.negative.fill(Real::new(0.0)),
+        _ => {}
+    }
+    op
 }
 
 /// Equal ranges of an axis, one for each device; `None`: there are none.

@@ -12,22 +12,36 @@ use crate::tiling::part::Part;
 use crate::tiling::region::Region;
 use crate::tiling::some_scales;
 
-/// The graph of the device of rank `rank`.
+/// By rank, the parts of all layers.
+type Parts = Vec<Vec<Part>>;
+
+/// By rank, the region that a device has, or reads, of a tensor: what is one tensor on one device is one on all.
+type Regions = Vec<Region>;
+
+/// The graphs of all devices, by rank.
 ///
 /// # Errors
 /// [`ScheduleError`] naming a layer or state that cannot be divided so.
-pub(super) fn device_graph(graph: &Graph, sharding: &Sharding, rank: usize) -> Result<DeviceGraph, ScheduleError> {
-    let mut writer = Writer::new(graph, sharding);
-    let part = |layer: &Layer| {
+pub(super) fn device_graphs(
+    graph: &Graph,
+    sharding: &Sharding,
+    devices: usize,
+) -> Result<Vec<DeviceGraph>, ScheduleError> {
+    let part = |rank: usize, layer: &Layer| {
         let found = device_part(graph, layer, &sharding.region(graph, layer.output, rank));
         found.map_err(|reason| ScheduleError::Tiling { layer: layer.name.clone(), reason })
     };
-    let parts = graph.layers.iter().map(part).collect::<Result<Vec<Part>, _>>()?;
-    writer.inputs(&parts, rank);
-    for (layer, part) in graph.layers.iter().zip(&parts) {
-        writer.layer(layer, part);
-    }
-    writer.finish(rank)
+    let of_rank = |rank| graph.layers.iter().map(|layer| part(rank, layer)).collect();
+    let parts: Parts = (0..devices).map(of_rank).collect::<Result<_, _>>()?;
+    let written = (0..devices).map(|rank| {
+        let mut writer = Writer::new(graph, sharding, &parts, rank);
+        writer.inputs();
+        for layer in 0..graph.layers.len() {
+            writer.layer(layer);
+        }
+        writer.finish()
+    });
+    written.collect()
 }
 
 /// What a device computes of a layer: all of it as it stands, or a part.
@@ -44,12 +58,14 @@ fn device_part(graph: &Graph, layer: &Layer, wanted: &Region) -> Result<Part, Ti
 struct Writer<'a> {
     graph: &'a Graph,
     sharding: &'a Sharding,
+    parts: &'a Parts,
+    rank: usize,
     tensors: Vec<Tensor>,
     /// By tensor, what it holds.
     claims: Vec<Slice>,
     layers: Vec<Layer>,
     /// What there is of a tensor of the whole graph, and where.
-    held: BTreeMap<TensorId, Vec<(Region, TensorId)>>,
+    held: BTreeMap<(TensorId, Regions), TensorId>,
     inputs: Vec<TensorId>,
     /// Tensors whose parts are loaded, and the numbers of the inputs that these are.
     exchanges: Vec<(TensorId, Vec<u32>)>,
@@ -57,65 +73,68 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(graph: &'a Graph, sharding: &'a Sharding) -> Self {
+    fn new(graph: &'a Graph, sharding: &'a Sharding, parts: &'a Parts, rank: usize) -> Self {
         let (tensors, claims, layers, inputs, exchanges) = (vec![], vec![], vec![], vec![], vec![]);
         let (held, names) = (BTreeMap::new(), BTreeSet::new());
-        Self { graph, sharding, tensors, claims, layers, held, inputs, exchanges, names }
+        Self { graph, sharding, parts, rank, tensors, claims, layers, held, inputs, exchanges, names }
     }
 
-    /// Ports for what the user gives: the largest regions that are read; of the past of a state, the device's part.
-    fn inputs(&mut self, parts: &[Part], rank: usize) {
-        let (graph, sharding) = (self.graph, self.sharding);
+    /// By rank, the part of a tensor that a device computes.
+    fn own_parts(&self, tensor: TensorId) -> Regions {
+        (0..self.parts.len()).map(|rank| self.sharding.region(self.graph, tensor, rank)).collect()
+    }
+
+    /// By rank, all of a tensor.
+    fn whole(&self, tensor: TensorId) -> Regions {
+        vec![Region::whole(&self.graph.tensor(tensor).shape); self.parts.len()]
+    }
+
+    /// By rank, what a layer reads of its operand number `operand`.
+    fn reads(&self, layer: usize, operand: usize) -> Regions {
+        self.parts.iter().map(|parts| parts[layer].operands[operand].clone()).collect()
+    }
+
+    /// Ports for what the user gives: every region that is read; of the past of a state, the device's part.
+    fn inputs(&mut self) {
+        let graph = self.graph;
         for &input in &graph.inputs {
             let is_past = graph.states.iter().any(|state| graph.inputs[state.input as usize] == input);
-            let mut regions: BTreeSet<Region> = BTreeSet::new();
-            for part in parts {
-                let read = part.op.operands().into_iter().zip(&part.operands).filter(|(operand, _)| *operand == input);
-                let own = || sharding.region(graph, input, rank);
-                regions.extend(read.map(|(_, region)| if is_past { own() } else { region.clone() }));
-            }
-            for region in regions.iter().filter(|own| !regions.iter().any(|other| other != *own && other.holds(own))) {
-                let port = self.tensor(input, region);
-                self.inputs.push(port);
+            for (layer, part) in self.parts[self.rank].iter().enumerate() {
+                let operands = part.op.operands();
+                for operand in (0..operands.len()).filter(|&operand| operands[operand] == input) {
+                    let regions = if is_past { self.own_parts(input) } else { self.reads(layer, operand) };
+                    if !self.held.contains_key(&(input, regions.clone())) {
+                        let port = self.tensor(input, regions);
+                        self.inputs.push(port);
+                    }
+                }
             }
         }
     }
 
-    fn layer(&mut self, layer: &Layer, part: &Part) {
-        let operands = part.op.operands().into_iter().zip(&part.operands);
-        let operands: Vec<TensorId> = operands.map(|(tensor, region)| self.fetch(tensor, region, layer)).collect();
-        let output = self.tensor(layer.output, &part.region);
+    fn layer(&mut self, number: usize) {
+        let (layer, part) = (&self.graph.layers[number], &self.parts[self.rank][number]);
+        let operands = part.op.operands().into_iter().enumerate();
+        let operands: Vec<TensorId> =
+            operands.map(|(operand, tensor)| self.fetch(tensor, self.reads(number, operand), layer)).collect();
+        let output = self.tensor(layer.output, self.own_parts(layer.output));
         let op = part.op.with_operands(&operands);
         self.layers.push(Layer { op, output, ..layer.clone() });
     }
 
-    /// A region of a tensor: where it is, or a slice of that.
-    fn fetch(&mut self, tensor: TensorId, region: &Region, reader: &Layer) -> TensorId {
-        let held = |writer: &Self| {
-            let known = writer.held.get(&tensor).map_or(&[][..], Vec::as_slice);
-            let exact = known.iter().find(|(own, _)| own == region);
-            exact.or_else(|| known.iter().find(|(own, _)| own.holds(region))).cloned()
-        };
-        let info = self.graph.tensor(tensor);
-        let found = match held(self) {
-            None if info.constant.is_none() && self.sharding.is_exchanged(tensor) => {
-                self.exchange(tensor);
-                held(self)
-            }
-            found => found,
-        };
-        if let Some((own, id)) = &found
-            && own == region
-        {
-            return *id;
+    /// A region of a tensor: where it is, or a slice of this device's part, or of all.
+    fn fetch(&mut self, tensor: TensorId, regions: Regions, reader: &Layer) -> TensorId {
+        if let Some(&id) = self.held.get(&(tensor, regions.clone())) {
+            return id;
         }
-        let id = self.tensor(tensor, region);
+        let (info, region) = (self.graph.tensor(tensor), regions[self.rank].clone());
         if let Some(bytes) = &info.constant {
+            let id = self.tensor(tensor, regions);
             let own = &mut self.tensors[id.index()];
             own.constant = Some(if region.fills(&info.shape) {
                 bytes.clone()
             } else {
-                slice_bytes(bytes, info.dtype.bytes(), &info.shape, region).into()
+                slice_bytes(bytes, info.dtype.bytes(), &info.shape, &region).into()
             });
             own.packed = match (&info.packed, &region.0[..]) {
                 (Some(packed), [rows, columns]) if *rows == (0, info.shape[0]) => {
@@ -123,13 +142,25 @@ impl<'a> Writer<'a> {
                 }
                 _ => None,
             };
-        } else if let Some((outer, from)) = found {
-            let inner = outer.0.iter().zip(&region.0).map(|(outer, own)| (own.0 - outer.0, own.1 - outer.0)).collect();
-            let op = slice(from, &outer.shape(), &Region(inner));
-            let name = self.numbered(&format!("{}:operand", reader.name));
-            self.layers.push(Layer { name, op, output: id, nodes: reader.nodes.clone(), terms: None });
+            return id;
         }
-        id
+        let own = self.own_parts(tensor);
+        let is_own = own.iter().zip(&regions).all(|(own, region)| own.holds(region));
+        let outer = if is_own { own } else { self.whole(tensor) };
+        if !is_own && self.sharding.is_exchanged(tensor) && !self.held.contains_key(&(tensor, outer.clone())) {
+            self.exchange(tensor);
+        }
+        let from = self.held.get(&(tensor, outer.clone())).copied().unwrap_or(TensorId(u32::MAX));
+        if outer == regions {
+            return from;
+        }
+        let outer = outer[self.rank].clone();
+        let inner = outer.0.iter().zip(&region.0).map(|(outer, own)| (own.0 - outer.0, own.1 - outer.0)).collect();
+        let op = slice(from, &outer.shape(), &Region(inner));
+        let output = self.tensor(tensor, regions);
+        let name = self.numbered(&format!("{}:operand", reader.name));
+        self.layers.push(Layer { name, op, output, nodes: reader.nodes.clone(), terms: None });
+        output
     }
 
     /// All of a tensor, of the parts that devices have.
@@ -139,30 +170,27 @@ impl<'a> Writer<'a> {
         let (mut parts, mut numbers) = (Vec::new(), Vec::new());
         for rank in 0..cut.ranges.len() {
             numbers.push(self.inputs.len() as u32);
-            let part = self.part_of_rank(tensor, &cut.region(&info.shape, rank));
+            let part = self.unnamed(tensor, &cut.region(&info.shape, rank));
             self.inputs.push(part);
             parts.push(part);
         }
         self.exchanges.push((tensor, numbers));
-        let whole = self.tensor(tensor, &Region::whole(&info.shape));
+        let whole = self.tensor(tensor, self.whole(tensor));
         let requants = vec![None; parts.len()];
         let op = Op::Concat { inputs: parts, axis: cut.axis as u32, requants };
         let name = self.numbered(&format!("exchange of {}", info.name));
         self.layers.push(Layer { name, op, output: whole, nodes: vec![], terms: None });
     }
 
-    /// A part that a device loads to be joined with the others; layers read the device's own part where that is.
-    fn part_of_rank(&mut self, tensor: TensorId, region: &Region) -> TensorId {
-        let before = self.held.get(&tensor).cloned();
-        let part = self.tensor(tensor, region);
-        if let Some(before) = before {
-            self.held.insert(tensor, before);
-        }
-        part
+    /// A new tensor that holds regions of one of the whole graph, by which layers find it.
+    fn tensor(&mut self, of: TensorId, regions: Regions) -> TensorId {
+        let id = self.unnamed(of, &regions[self.rank]);
+        self.held.insert((of, regions), id);
+        id
     }
 
     /// A new tensor that holds a region of one of the whole graph.
-    fn tensor(&mut self, of: TensorId, region: &Region) -> TensorId {
+    fn unnamed(&mut self, of: TensorId, region: &Region) -> TensorId {
         let info = self.graph.tensor(of);
         let (id, name) = (TensorId::new(self.tensors.len()), self.numbered(&info.name));
         let whole = region.fills(&info.shape);
@@ -176,7 +204,6 @@ impl<'a> Writer<'a> {
             packed: None,
         });
         self.claims.push(Slice { tensor: of, region: region.0.clone() });
-        self.held.entry(of).or_default().push((region.clone(), id));
         id
     }
 
@@ -189,7 +216,7 @@ impl<'a> Writer<'a> {
         free
     }
 
-    fn finish(self, rank: usize) -> Result<DeviceGraph, ScheduleError> {
+    fn finish(self) -> Result<DeviceGraph, ScheduleError> {
         let made: BTreeSet<TensorId> = self.graph.layers.iter().map(|layer| layer.output).collect();
         let mut given: Vec<TensorId> = Vec::new();
         let exchanged = self.exchanges.iter().map(|(tensor, _)| tensor);
@@ -198,11 +225,7 @@ impl<'a> Writer<'a> {
                 given.push(*tensor);
             }
         }
-        let own_part = |tensor: &TensorId| {
-            let region = self.sharding.region(self.graph, *tensor, rank);
-            let found = self.held[tensor].iter().find(|(own, _)| *own == region);
-            found.map_or(TensorId(0), |(_, id)| *id)
-        };
+        let own_part = |tensor: &TensorId| self.held[&(*tensor, self.own_parts(*tensor))];
         let outputs = given.iter().map(own_part).collect();
         let number = |tensor: TensorId| given.iter().position(|given| *given == tensor).map(|at| at as u32);
         let exchanges = self.exchanges.iter();
@@ -222,8 +245,7 @@ impl<'a> Writer<'a> {
             }
         }
         let Self { tensors, layers, inputs, claims, .. } = self;
-        let graph =
-            Graph { name: self.graph.name.clone(), tensors, layers, inputs, outputs, states, exchanges };
+        let graph = Graph { name: self.graph.name.clone(), tensors, layers, inputs, outputs, states, exchanges };
         match graph.verify().into_iter().next() {
             Some(broken) => Err(ScheduleError::Graph(broken)),
             None => Ok(DeviceGraph { graph, claims }),

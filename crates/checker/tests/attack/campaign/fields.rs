@@ -281,6 +281,7 @@ fn put_header(program: &mut Program, mut value: Value) -> bool {
         cache_peak_bytes,
         predicted_cycles,
         states,
+        exchanges,
         position: _,
         machine: _,
         descriptors: _,
@@ -296,6 +297,7 @@ fn put_header(program: &mut Program, mut value: Value) -> bool {
     } = new;
     (program.name, program.batch, program.level, program.fallback) = (name, batch, level, fallback);
     (program.ddr_bytes, program.spill_bytes) = (ddr_bytes, spill_bytes);
-    (program.cache_peak_bytes, program.predicted_cycles, program.states) = (cache_peak_bytes, predicted_cycles, states);
+    (program.cache_peak_bytes, program.predicted_cycles) = (cache_peak_bytes, predicted_cycles);
+    (program.states, program.exchanges) = (states, exchanges);
     true
 }

@@ -18,8 +18,15 @@ struct Operand<'a> {
 }
 
 impl Placement {
-    /// Lets the operands of a concatenation be produced in its result, as far as that is possible.
-    pub(super) fn concat(&mut self, network: &Network, inputs: &[TensorId], step: &Step, machine: &Machine) {
+    /// Lets the operands of a concatenation be produced in its result, as far as that is possible; `inputs`: those of the network,
+    /// and which of them are parts that other devices give.
+    pub(super) fn concat(
+        &mut self,
+        network: &Network,
+        (inputs, parts): (&[TensorId], &BTreeSet<TensorId>),
+        step: &Step,
+        machine: &Machine,
+    ) {
         let Op::Concat { inputs: operands, axis, requants } = &step.op else { return };
         let (output, axis) = (step.output, *axis as usize);
         let out = network.tensor(output);
@@ -39,8 +46,10 @@ impl Placement {
             let producer = network.producer(operand);
             // A load to a place of its own comes earlier, and the copy behind it is short beside other loads where little is computed.
             let is_half = 2 * tensor.elements() <= out.elements();
-            let is_loaded =
-                inputs.contains(&operand) && !by_channels && is_half && network.readers(operand).count() == 1;
+            // A part of another device comes late enough, and everything waits for it.
+            let is_part = parts.contains(&operand);
+            let is_loaded = (is_part || inputs.contains(&operand) && !by_channels && is_half)
+                && network.readers(operand).count() == 1;
             let suited = (is_loaded || producer.is_some_and(|producer| writes_anywhere(&producer.op)))
                 && requant.is_none()
                 && tensor.dtype == out.dtype

@@ -162,16 +162,19 @@ impl<'a> ListScheduler<'a> {
         let mut done = vec![false; order.len()];
         let mut late = Vec::with_capacity(order.len());
         for &instruction in order.iter().filter(|&&d| !is_load(d)) {
-            let mut loads: Vec<InstructionId> = self.dependences.before[instruction.index()]
-                .iter()
-                .map(|e| e.instruction)
-                .filter(|&d| is_load(d) && !done[d.index()])
-                .collect();
-            loads.sort_unstable_by_key(|&d| place[d.index()]);
-            for load in loads {
-                done[load.index()] = true;
-                late.push(load);
+            let (mut loads, mut next) = (Vec::new(), vec![instruction]);
+            // A load may follow others, into the same words.
+            while let Some(follower) = next.pop() {
+                for edge in &self.dependences.before[follower.index()] {
+                    let load = edge.instruction;
+                    if is_load(load) && !std::mem::replace(&mut done[load.index()], true) {
+                        loads.push(load);
+                        next.push(load);
+                    }
+                }
             }
+            loads.sort_unstable_by_key(|&d| place[d.index()]);
+            late.append(&mut loads);
             late.push(instruction);
         }
         // Loads nobody waits for.
