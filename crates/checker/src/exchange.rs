@@ -48,23 +48,33 @@ pub(crate) fn regions(graph: Option<&Graph>, program: &Program) -> Result<Vec<Ex
     for exchange in &program.exchanges {
         let none = || Rule::Exchange.violation("ports of the program", format_args!("{exchange:?}"));
         let own = program.outputs.get(exchange.output as usize).ok_or_else(none)?;
-        let Space::Ddr(space) = own.view.space else { return Err(none()) };
         let fits = exchange.inputs.len() == program.devices() && program.stream.is_none();
         Rule::Exchange.require(fits, "parts of all devices, and no stream of runs", format_args!("{exchange:?}"))?;
         for (rank, &input) in exchange.inputs.iter().enumerate() {
             let port = program.inputs.get(input as usize).ok_or_else(none)?;
-            let expected = View { space: Space::Ddr(machine.space_of_rank(space, rank)), ..own.view };
+            let expected: Vec<View> = own.views().map(|view| machine.view_of_rank(view, rank)).collect();
             Rule::Exchange
-                .require_equal("place of a part", &(expected, 0), &(port.view, port.parts.len() + own.parts.len()))
+                .require_equal("place of a part", &expected, &port.views().collect::<Vec<View>>())
                 .map_err(|fault| fault.of_operand(Operand::Port(port.name.clone())))?;
         }
-        let (start, end) = (own.view.address, own.view.address.saturating_add(own.view.bytes(machine.word())));
-        let alone = !found.iter().any(|other| other.overlaps(space, start, end));
-        Rule::Exchange.require(alone, "a place of its own", format_args!("{start:#x}..{end:#x}"))?;
         let output = graph.and_then(|graph| graph.outputs.get(exchange.output as usize).copied());
         let inputs = exchange.inputs.iter();
-        let inputs = inputs.map(|&input| graph.and_then(|graph| graph.inputs.get(input as usize).copied())).collect();
-        found.push(ExchangeRegion { space, start, end, view: own.view, output, inputs });
+        let inputs: Vec<_> =
+            inputs.map(|&input| graph.and_then(|graph| graph.inputs.get(input as usize).copied())).collect();
+        Rule::Exchange.require(
+            own.views().count() > own.parts.len(),
+            "parts in their order",
+            format_args!("{own:?}"),
+        )?;
+        for view in own.views() {
+            let Space::Ddr(space) = view.space else { return Err(none()) };
+            let is_own = machine.rank(space).is_none();
+            Rule::Exchange.require(is_own, "a place on this device", format_args!("{view:?}"))?;
+            let (start, end) = (view.address, view.address.saturating_add(view.bytes(machine.word())));
+            let alone = !found.iter().any(|other| other.overlaps(space, start, end));
+            Rule::Exchange.require(alone, "a place of its own", format_args!("{start:#x}..{end:#x}"))?;
+            found.push(ExchangeRegion { space, start, end, view, output, inputs: inputs.clone() });
+        }
     }
     Ok(found)
 }

@@ -15,7 +15,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Graph, Machine};
+use crate::{Graph, Machine, Space, View};
 
 /// Most devices a program is one of.
 pub const MOST_DEVICES: usize = 64;
@@ -65,6 +65,15 @@ impl Machine {
     #[must_use]
     pub fn rank(&self, space: u8) -> Option<usize> {
         (usize::from(space) / self.ddr_spaces()).checked_sub(1)
+    }
+
+    /// The same place on a device, by its rank.
+    #[must_use]
+    pub fn view_of_rank(&self, view: View, rank: usize) -> View {
+        match view.space {
+            Space::Ddr(space) => View { space: Space::Ddr(self.space_of_rank(space, rank)), ..view },
+            _ => view,
+        }
     }
 
     /// An address space of a device, by its rank.

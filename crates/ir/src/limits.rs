@@ -139,15 +139,14 @@ impl Program {
         let devices = self.devices();
         let sound = |exchange: &Exchange| {
             let Some(own) = self.outputs.get(exchange.output as usize) else { return false };
-            let Space::Ddr(space) = own.view.space else { return false };
+            let is_own = |view: View| matches!(view.space, Space::Ddr(s) if usize::from(s) < self.machine.ddr_spaces());
             let is_there = |(rank, input): (usize, &u32)| {
-                let expected = View { space: Space::Ddr(self.machine.space_of_rank(space, rank)), ..own.view };
-                self.inputs.get(*input as usize).is_some_and(|port| port.view == expected && port.parts.is_empty())
+                let expected = own.views().map(|view| self.machine.view_of_rank(view, rank));
+                self.inputs.get(*input as usize).is_some_and(|port| port.views().eq(expected))
             };
-            usize::from(space) < self.machine.ddr_spaces()
+            own.views().all(is_own)
                 && exchange.inputs.len() == devices
                 && (2..=MOST_DEVICES).contains(&devices)
-                && own.parts.is_empty()
                 && exchange.inputs.iter().enumerate().all(is_there)
         };
         match self.exchanges.iter().position(|exchange| !sound(exchange)) {

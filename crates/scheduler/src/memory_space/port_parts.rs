@@ -27,7 +27,7 @@ const LEAST: u64 = 4;
 /// Parts of a port, at most.
 const MOST: u64 = 64;
 
-/// Cuts inputs and outputs that take their channel long, but for those of states and exchanges.
+/// Cuts inputs and outputs that take their channel long, but for those of states; the parts of an exchange alike.
 pub(crate) fn cut_ports(lowered: &mut LoweredNetwork, graph: &Graph, machine: &Machine) {
     if machine.ddr_spaces() < 2 {
         return;
@@ -39,8 +39,7 @@ pub(crate) fn cut_ports(lowered: &mut LoweredNetwork, graph: &Graph, machine: &M
     }
     let states: BTreeSet<BufferId> =
         lowered.states(graph, word).into_iter().flatten().map(|(buffer, _)| buffer).collect();
-    let exchanged: BTreeSet<BufferId> =
-        lowered.code.buffers.iter().filter_map(|buffer| buffer.peer).map(|(own, _)| own).collect();
+    let peers = peers(&lowered.code);
     let transfers = transfers(&lowered.code);
     let has_tables =
         lowered.code.instructions.iter().any(|each| matches!(each.work, Work::PackedLookup(l) if l.spaces > 1));
@@ -48,20 +47,30 @@ pub(crate) fn cut_ports(lowered: &mut LoweredNetwork, graph: &Graph, machine: &M
     let mut parts: BTreeMap<BufferId, Vec<(u64, BufferId)>> = BTreeMap::new();
     for (buffer, views) in views {
         let b = &lowered.code.buffers[buffer.index()];
-        let Some(Some(transfers)) = transfers.get(&buffer) else { continue };
+        let of_peers = peers.get(&buffer).map_or(&[][..], Vec::as_slice);
+        let Some(transfers) = all_transfers(&transfers, buffer, of_peers) else { continue };
         let (bytes, is_port) =
             (b.bytes, b.memory == Memory::Ddr && matches!(b.content, Content::Input | Content::Output));
         let is_whole =
             |view: &View| view.address == buffer.at(0) && view.bytes(word) == bytes && view.channel_offset == 0;
         let is_long = |bytes: u64| machine.ddr_cycles(bytes) >= LEAST * start;
-        let is_exchanged = b.peer.is_some() || exchanged.contains(&buffer);
-        if !is_port || is_exchanged || states.contains(&buffer) || !views.iter().all(is_whole) || !is_long(bytes / 2) {
+        let is_peer = b.peer.is_some();
+        if !is_port || is_peer || states.contains(&buffer) || !views.iter().all(is_whole) || !is_long(bytes / 2) {
             continue;
         }
         let Some(unit) = views.iter().map(|view| unit(view, word)).reduce(lowest_common_multiple) else { continue };
-        let cuts = cuts(bytes, unit, transfers, has_tables, |part| is_long(part) && part * MOST >= bytes);
+        let even = has_tables || !of_peers.is_empty();
+        let cuts = cuts(bytes, unit, &transfers, even, |part| is_long(part) && part * MOST >= bytes);
         if !cuts.is_empty() {
-            parts.insert(buffer, cut_buffer(&mut lowered.code, buffer, &cuts));
+            let own = cut_buffer(&mut lowered.code, buffer, &cuts);
+            for &(peer, rank) in of_peers {
+                let theirs = cut_buffer(&mut lowered.code, peer, &cuts);
+                for (&(_, own), &(_, part)) in own.iter().zip(&theirs) {
+                    lowered.code.buffers_mut()[part.index()].peer = Some((own, rank));
+                }
+                parts.insert(peer, theirs);
+            }
+            parts.insert(buffer, own);
         }
     }
     if parts.is_empty() {
@@ -74,6 +83,30 @@ pub(crate) fn cut_ports(lowered: &mut LoweredNetwork, graph: &Graph, machine: &M
                 parts[1..].iter().map(|&(start, buffer)| (pixel_at(&port.view, start, word), buffer)).collect();
         }
     }
+}
+
+/// By buffer that is a part of an exchange, those of all devices and their ranks.
+fn peers(code: &VirtualProgram) -> BTreeMap<BufferId, Vec<(BufferId, u8)>> {
+    let mut found: BTreeMap<BufferId, Vec<(BufferId, u8)>> = BTreeMap::new();
+    for (index, buffer) in code.buffers.iter().enumerate() {
+        if let Some((own, rank)) = buffer.peer {
+            found.entry(own).or_default().push((BufferId::new(index), rank));
+        }
+    }
+    found
+}
+
+/// The transfers from or to a buffer and its like on other devices, if nothing else reads it.
+fn all_transfers(
+    transfers: &BTreeMap<BufferId, Option<Vec<Transfer>>>,
+    buffer: BufferId,
+    peers: &[(BufferId, u8)],
+) -> Option<Vec<Transfer>> {
+    let mut all = transfers.get(&buffer)?.clone()?;
+    for (peer, _) in peers {
+        all.extend(transfers.get(peer)?.clone()?);
+    }
+    Some(all)
 }
 
 /// By buffer, the bytes of every transfer from or to it; `None`: something else reads it.
