@@ -25,7 +25,7 @@ from tpuflow.execution.levels import GraphLevel
 from tpuflow.pipeline.bundle import Bundle, load_bundle
 from tpuflow.pipeline.decoders import build_decoder, phases_of
 from tpuflow.pipeline.request import Request
-from tpuflow.pipeline.tensor_parallel import measured
+from tpuflow.pipeline.tensor_parallel import measure
 
 PHASES = ("prefill4_context16", "decode1_context16")
 
@@ -112,11 +112,11 @@ def test_links_that_are_slower_cost_cycles(bundle: Path, tmp_path: Path) -> None
     graph = graph_of(load_bundle(bundle), PHASES[1])
     slow = tmp_path / "slow.toml"
     slow.write_text(machine_text("128x128_asic").replace("link_latency = 500", "link_latency = 5000"))
-    fast, late = (measured(graph, 2, machine, 5, values=False) for machine in ("128x128_asic", slow))
+    fast, late = (measure(graph, 2, machine, 5, values=False) for machine in ("128x128_asic", slow))
     assert fast.exchanges == late.exchanges > 0
     assert late.cycles > fast.cycles + 4000
     # One device has no links.
-    alone = [measured(graph, 1, machine, 5).cycles for machine in ("128x128_asic", slow)]
+    alone = [measure(graph, 1, machine, 5).cycles for machine in ("128x128_asic", slow)]
     assert alone[0] == alone[1]
 
 

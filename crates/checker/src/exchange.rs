@@ -11,9 +11,7 @@
 
 use tpuflow_ir::{Graph, Port, Program, Space, TensorId, View};
 
-use crate::contents::{Piece, Value};
 use crate::rule::{Fault, Operand, Rule};
-use crate::walk::Walk;
 
 /// Where a part lies on every device, and of which tensors of the graph it is, if there is one.
 #[derive(Clone, Debug)]
@@ -21,10 +19,10 @@ pub(crate) struct ExchangeRegion {
     space: u8,
     start: u64,
     end: u64,
-    view: View,
-    output: Option<TensorId>,
+    pub(crate) view: View,
+    pub(crate) output: Option<TensorId>,
     /// By rank.
-    inputs: Vec<Option<TensorId>>,
+    pub(crate) inputs: Vec<Option<TensorId>>,
 }
 
 impl ExchangeRegion {
@@ -33,7 +31,8 @@ impl ExchangeRegion {
         self.space == space && self.start < end && start < self.end
     }
 
-    fn holds(&self, space: u8, start: u64, end: u64) -> bool {
+    /// Whether a stretch lies within it.
+    pub(crate) fn holds(&self, space: u8, start: u64, end: u64) -> bool {
         self.space == space && self.start <= start && end <= self.end
     }
 }
@@ -87,34 +86,4 @@ pub(crate) fn check_port(regions: &[ExchangeRegion], port: &Port, word: usize) -
     };
     let alone = !port.views().any(meets);
     Rule::Exchange.require(alone, "ports outside the parts of exchanges", format_args!("{:?}", port.view))
-}
-
-impl Walk<'_> {
-    /// What the device of a rank has in `start .. end` of a part, of which this one has `pieces`: the same elements of its own.
-    pub(crate) fn of_rank(&self, space: u8, (start, end): (u64, u64), pieces: Vec<Piece>) -> Result<Vec<Piece>, Fault> {
-        let machine = self.machine();
-        let Some(rank) = machine.rank(space) else { return Ok(pieces) };
-        let region = self.exchanges.iter().find(|region| region.holds(machine.own_space(space), start, end));
-        let part = region.and_then(|region| Some((region, *region.inputs.get(rank)?)));
-        let found = format_args!("bytes {start:#x}..{end:#x} of rank {rank}");
-        let Some((region, input)) = part else {
-            return Err(Rule::Exchange.violation("bytes of a part", found));
-        };
-        let (Some(output), Some(input), view) = (region.output, input, region.view) else { return Ok(pieces) };
-        let mut theirs = Vec::new();
-        for row in 0..view.rows {
-            for stretch in self.stretches(&view, row, 0..view.width, 0..view.channels, view.channels.into()) {
-                let (from, to) = (start.max(stretch.start), end.min(stretch.start + stretch.bytes));
-                if from >= to {
-                    continue;
-                }
-                let at = |tensor| Value::Element(stretch.element(tensor)).advance(from - stretch.start);
-                if let Value::Element(own) = at(output) {
-                    self.require_elements(&pieces, from, to - from, own)?;
-                }
-                theirs.push(Piece { start: from, end: to, value: at(input) });
-            }
-        }
-        Ok(theirs)
-    }
 }

@@ -3,7 +3,7 @@
 use tpuflow_ir::Space;
 use tpuflow_ir::isa::{Direction, Transfer};
 
-use crate::contents::{Tokens, Value};
+use crate::contents::{Piece, Tokens, Value};
 use crate::rule::{Fault, Rule};
 use crate::walk::Walk;
 
@@ -59,5 +59,33 @@ impl Walk<'_> {
         let before = self.memories.read(space, start, end, None, &mut Tokens::default());
         let found = format_args!("{:?}", before.first());
         Rule::Exchange.require(before.is_empty(), "bytes that nothing was stored to", found)
+    }
+
+    /// What the device of a rank has in `start .. end` of a part, of which this one has `pieces`: the same elements of its own.
+    pub(crate) fn of_rank(&self, space: u8, (start, end): (u64, u64), pieces: Vec<Piece>) -> Result<Vec<Piece>, Fault> {
+        let machine = self.machine();
+        let Some(rank) = machine.rank(space) else { return Ok(pieces) };
+        let region = self.exchanges.iter().find(|region| region.holds(machine.own_space(space), start, end));
+        let part = region.and_then(|region| Some((region, *region.inputs.get(rank)?)));
+        let found = format_args!("bytes {start:#x}..{end:#x} of rank {rank}");
+        let Some((region, input)) = part else {
+            return Err(Rule::Exchange.violation("bytes of a part", found));
+        };
+        let (Some(output), Some(input), view) = (region.output, input, region.view) else { return Ok(pieces) };
+        let mut theirs = Vec::new();
+        for row in 0..view.rows {
+            for stretch in self.stretches(&view, row, 0..view.width, 0..view.channels, view.channels.into()) {
+                let (from, to) = (start.max(stretch.start), end.min(stretch.start + stretch.bytes));
+                if from >= to {
+                    continue;
+                }
+                let at = |tensor| Value::Element(stretch.element(tensor)).advance(from - stretch.start);
+                if let Value::Element(own) = at(output) {
+                    self.require_elements(&pieces, from, to - from, own)?;
+                }
+                theirs.push(Piece { start: from, end: to, value: at(input) });
+            }
+        }
+        Ok(theirs)
     }
 }

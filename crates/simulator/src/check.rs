@@ -2,7 +2,7 @@
 //! machine, it stays inside the memories, and its views hold the rows it touches.
 
 use tpuflow_ir::access::{self, Accesses};
-use tpuflow_ir::isa::{Codes, Direction, Matrix, PoolKind, TableShape, VectorOp, Work};
+use tpuflow_ir::isa::{Codes, Direction, Matrix, PoolKind, TableShape, Transfer, VectorOp, Work};
 use tpuflow_ir::{DType, Descriptor, Instruction, Program, Space, Unit, View, Window, state};
 
 use crate::error::SimError;
@@ -99,26 +99,29 @@ macro_rules! require {
     };
 }
 
+fn check_transfer(program: &Program, t: &Transfer) -> Result<(), BrokenRule> {
+    let nowhere = (Space::Cache, 0);
+    let sizes = t.bytes > 0 && t.counts[0] > 0 && t.counts[1] > 0;
+    require!(sizes, nowhere, shape("moves nothing"))?;
+    let local = matches!(t.local_space, Space::Cache | Space::EwpCache);
+    require!(local, nowhere, Rule::Placement("moves from DDR to DDR"))?;
+    // Addresses only rise from the first on.
+    let (own, rank) = (program.machine.own_space(t.ddr_space), program.machine.rank(t.ddr_space));
+    let brings = t.direction == Direction::Load && t.local_space == Space::Cache;
+    let is_one = |rank| brings && program.devices() > 1 && rank < program.devices();
+    require!(rank.is_none_or(is_one), nowhere, Rule::Rank)?;
+    let constants = program.constants.get(usize::from(own)).map_or(0, |image| image.len() as u64);
+    let kept = t.direction == Direction::Load || t.ddr_address >= constants;
+    require!(kept, (Space::Ddr(t.ddr_space), t.ddr_address), Rule::Constants)
+}
+
 fn check_shape(program: &Program, instruction: &Instruction) -> Result<(), BrokenRule> {
     let nowhere = (Space::Cache, 0);
     let work = instruction.work.kind(&program.descriptors);
     require!(instruction.unit.executes(work, &program.machine), nowhere, Rule::Unit)?;
     let kind = |id: tpuflow_ir::DescriptorId| program.descriptors.get(id.index());
     match &instruction.work {
-        Work::Transfer(t) => {
-            let sizes = t.bytes > 0 && t.counts[0] > 0 && t.counts[1] > 0;
-            require!(sizes, nowhere, shape("moves nothing"))?;
-            let local = matches!(t.local_space, Space::Cache | Space::EwpCache);
-            require!(local, nowhere, Rule::Placement("moves from DDR to DDR"))?;
-            // Addresses only rise from the first on.
-            let (own, rank) = (program.machine.own_space(t.ddr_space), program.machine.rank(t.ddr_space));
-            let brings = t.direction == Direction::Load && t.local_space == Space::Cache;
-            let is_one = |rank| brings && program.devices() > 1 && rank < program.devices();
-            require!(rank.is_none_or(is_one), nowhere, Rule::Rank)?;
-            let constants = program.constants.get(usize::from(own)).map_or(0, |image| image.len() as u64);
-            let kept = t.direction == Direction::Load || t.ddr_address >= constants;
-            require!(kept, (Space::Ddr(t.ddr_space), t.ddr_address), Rule::Constants)
-        }
+        Work::Transfer(t) => check_transfer(program, t),
         Work::Expand(e) => {
             let some = e.rows > 0 && e.row_bytes > 0 && e.block > 0;
             require!(some, nowhere, shape("expands nothing"))?;

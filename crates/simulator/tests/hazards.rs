@@ -136,10 +136,6 @@ fn nothing_leaves_its_memory() {
         let found = hazard(&p);
         assert_eq!((found.rule, found.place.as_str()), (Rule::OutOfRange, place));
     }
-    // Spaces beyond the own ones are those of other devices, of which there are none.
-    let mut p = numbered();
-    push(&mut p, Unit::Dtl0, &[], load(7, 0, 0, 16));
-    assert_eq!(hazard(&p).rule, Rule::Rank);
     let mut p = numbered();
     let work = Work::Transfer(Transfer {
         direction: Direction::Load,

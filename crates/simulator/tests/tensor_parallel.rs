@@ -149,7 +149,7 @@ fn programs(division: &Division, machine: &Machine, level: u8) -> Vec<Arc<Progra
 }
 
 /// Whether the second simulator models all of a program: bytes, no sums of 48 bits, no rows that values choose.
-fn is_modelled(program: &Program) -> bool {
+fn is_modeled(program: &Program) -> bool {
     let ports = program.inputs.iter().chain(&program.outputs).all(|port| port.dtype == DType::I8);
     ports
         && program.instructions.iter().all(|instruction| match &instruction.work {
@@ -177,7 +177,7 @@ fn on_machine(graph: &Graph, machine: &Machine, seed: u64) -> usize {
         let (run, stepped) = (timed(Options::default()), timed(Options { stepped: true, ..Options::default() }));
         assert_eq!((run.cycles, &run.counters), (stepped.cycles, &stepped.counters), "seed {seed}");
         // The second simulator knows neither sums of 48 bits nor, without values, which rows are looked up.
-        if is_modelled(&programs[0]) {
+        if is_modeled(&programs[0]) {
             assert_eq!(twin::ends(&programs[0]).iter().max(), Some(&run.cycles), "seed {seed}");
         }
         assert!(run.cycles >= programs[0].bounds.binding().1, "seed {seed}");
@@ -248,7 +248,7 @@ fn cycles_of_exchanges_are_those_of_the_second_simulator() {
         let division = divide(&graph, 4).unwrap();
         let machine = Machine::preset(name).unwrap();
         let programs = programs(&division, &machine, 5);
-        assert!(is_modelled(&programs[0]) && programs[0].exchanges.len() == 4, "{name}");
+        assert!(is_modeled(&programs[0]) && programs[0].exchanges.len() == 4, "{name}");
         on_machine(&graph, &machine, number as u64);
     }
 }
@@ -288,6 +288,15 @@ fn programs_that_do_not_belong_together_are_refused() {
     assert!(alone.contains("is one of 2 devices"), "{alone}");
     assert!(Devices::new(programs[..1].to_vec()).is_err());
     assert!(Devices::new(vec![programs[0].clone(), programs[1].clone(), programs[0].clone()]).is_err());
+    // One device has no others to load from.
+    let mut lone = proven(&graph, &machine, ScheduleOptions::default());
+    let load = lone.instructions.iter_mut().find_map(|instruction| match &mut instruction.work {
+        Work::Transfer(transfer) => Some(transfer),
+        _ => None,
+    });
+    load.unwrap().ddr_space += 2;
+    let found = simulate(&lone, &[vec![0; 256]], &Options::default()).err().unwrap().to_string();
+    assert!(found.contains("of another device"), "{found}");
     let mut other = (*programs[1]).clone();
     other.instructions.pop();
     assert!(Devices::new(vec![programs[0].clone(), Arc::new(other)]).is_err());

@@ -54,12 +54,12 @@ class Part:
 
 @dataclass(frozen=True)
 class DeviceGraph:
-    """What one device computes.
+    """The share of one device.
 
     Attributes:
         graph: Its graph.
-        inputs: What its inputs are, those of other devices included.
-        outputs: What its outputs are, those for other devices included.
+        inputs: The tensors its inputs are parts of, those of other devices included.
+        outputs: The tensors its outputs are parts of, those for other devices included.
         exchanged: Numbers of the inputs that other devices give.
     """
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tpuflow import _core
 from tpuflow.errors import FileError
@@ -18,14 +19,12 @@ from tpuflow.execution.levels import GraphLevel, LevelOutputs
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from tpuflow.compiler.devices import Division
     from tpuflow.execution.levels import Kind
 
 __all__ = ["DevicesLevel"]
 
-Array = NDArray[Any] if TYPE_CHECKING else Any
+Array = NDArray[Any]
 
 
 class DevicesLevel:

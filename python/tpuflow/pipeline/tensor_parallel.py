@@ -8,24 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpuflow import _core
 from tpuflow.compiler import compile as compile_graph
 from tpuflow.compiler.devices import Part, compile_devices, divide
 from tpuflow.execution.devices import DevicesLevel
-from tpuflow.execution.levels import GraphLevel
+from tpuflow.execution.levels import GraphLevel, ProgramLevel
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from numpy.typing import NDArray
-
+    from tpuflow import _core
     from tpuflow.compiler import Machine
 
-__all__ = ["Measured", "measured"]
+__all__ = ["DeviceMeasurement", "measure"]
 
 
 @dataclass(frozen=True)
-class Measured:
+class DeviceMeasurement:
     """A network on so many devices.
 
     Attributes:
@@ -55,7 +53,7 @@ class Measured:
         return {key: value for key, value in vars(self).items() if key != "programs"}
 
 
-def measured(
+def measure(
     graph: _core.Graph,
     devices: int,
     machine: str | PathLike[str] | Machine = "128x128_asic",
@@ -63,7 +61,7 @@ def measured(
     *,
     values: bool = True,
     seed: int = 0,
-) -> Measured:
+) -> DeviceMeasurement:
     """Compiles a network for so many devices and runs it on random codes.
 
     Args:
@@ -82,43 +80,36 @@ def measured(
     if devices == 1:
         programs: tuple[_core.Program, ...] = (compile_graph(graph, machine, level, seed=seed),)
         exchanged: list[Part] = []
-        compute = None
+        own: ProgramLevel | DevicesLevel = ProgramLevel(programs[0])
     else:
         division = divide(graph, devices)
         programs = compile_devices(division, machine, level, seed=seed)
-        own = division.devices[0]
-        exchanged = [own.inputs[number] for number in sorted(own.exchanged)]
-        compute = DevicesLevel(division, programs).codes
+        first = division.devices[0]
+        exchanged = [first.inputs[number] for number in sorted(first.exchanged)]
+        own = DevicesLevel(division, programs)
     tensors, report = graph.tensors, json.loads(programs[0].metadata())
     sizes = [np.prod([end - start for start, end in part.region]) for part in exchanged]
     widths = [_bytes(tensors[part.tensor].dtype) for part in exchanged]
     binding, bound = max(report["bounds"].items(), key=lambda item: item[1])
-    return Measured(
+    return DeviceMeasurement(
         devices,
-        _core.simulate(programs[0], [], values=False).cycles,
+        own.cycles(),
         bound,
         binding,
         len(report.get("exchanges", [])),
         int(sum(size * width for size, width in zip(sizes, widths, strict=True))),
         sum(len(image) for image in programs[0].constants()),
-        _is_equal(graph, programs[0], compute, seed) if values else None,
+        _is_equal(graph, own, seed) if values else None,
         programs,
     )
 
 
-def _is_equal(graph: _core.Graph, program: _core.Program, compute: Any, seed: int) -> bool:
+def _is_equal(graph: _core.Graph, level: ProgramLevel | DevicesLevel, seed: int) -> bool:
     """Whether programs give the graph's outputs for random codes."""
-    level, generator = GraphLevel(graph), np.random.default_rng(seed)
-    ports = zip(level.input_names, level.ports, strict=True)
-    inputs: dict[str, NDArray[Any]] = {name: port.random_codes(generator) for name, port in ports}
-    wanted = graph.run(inputs)
-    if compute is None:
-        run = _core.simulate(program, [inputs[name] for name in level.input_names])
-        names = [graph.tensors[number].name for number in graph.outputs]
-        found: dict[str, NDArray[Any]] = dict(zip(names, run.outputs, strict=True))
-    else:
-        found = compute(inputs)
-    return all(array.tobytes() == wanted[name].tobytes() for name, array in found.items())
+    wanted, generator = GraphLevel(graph), np.random.default_rng(seed)
+    feed = {port.name: port.decode(port.random_codes(generator)) for port in wanted.ports}
+    codes = wanted.compute(feed).codes
+    return all(array.tobytes() == codes[name].tobytes() for name, array in level.compute(feed).codes.items())
 
 
 def _bytes(dtype: str) -> int:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpuflow import _core
-    from tpuflow.pipeline.tensor_parallel import Measured
+    from tpuflow.pipeline.tensor_parallel import DeviceMeasurement
 
 __all__ = ["tensor_parallel"]
 
@@ -53,15 +53,15 @@ def tensor_parallel(
     json: options.JsonFile = None,
 ) -> None:
     """Divide a network among several devices; compare cycles and bits."""
-    from tpuflow.pipeline.tensor_parallel import measured
+    from tpuflow.pipeline.tensor_parallel import measure
 
     counts = _counts(devices)
     figures = {}
     for name, graph in _graphs(file).items():
-        found: list[Measured] = []
+        found: list[DeviceMeasurement] = []
         with progress(name) as advance:
             for count in counts:
-                found.append(measured(graph, count, machine, int(level), values=not timing_only))
+                found.append(measure(graph, count, machine, int(level), values=not timing_only))
                 advance(len(found), len(counts))
         heading(f"{name} on {machine}, -O{level}")
         _show(found)
@@ -101,7 +101,7 @@ def _graphs(file: Path) -> dict[str, _core.Graph]:
     return whole
 
 
-def _show(found: Sequence[Measured]) -> None:
+def _show(found: Sequence[DeviceMeasurement]) -> None:
     one = next((each.cycles for each in found if each.devices == 1), None)
     rows = [
         (
@@ -116,18 +116,15 @@ def _show(found: Sequence[Measured]) -> None:
         )
         for each in found
     ]
-    columns = (
-        ("devices", "cycles", "speed-up", "/ bound", "exchanges", "loaded", "constants", "bits"),
-        ("right",) * 7 + ("left",),
-    )
-    table(list(zip(*columns, strict=True)), rows)
+    names = ("devices", "cycles", "speed-up", "/ bound", "exchanges", "loaded", "constants")
+    table([*((name, "right") for name in names), ("bits", "left")], rows)
     if any(each.equal is False for each in found):
         from tpuflow.errors import ProgramError
 
         raise ProgramError("the devices give other bits than the graph: a defect, please report it")
 
 
-def _save(folder: Path, name: str, found: Sequence[Measured]) -> None:
+def _save(folder: Path, name: str, found: Sequence[DeviceMeasurement]) -> None:
     from tpuflow.io.files import make_folder
 
     make_folder(folder)
