@@ -76,9 +76,9 @@ impl Machine {
         }
     }
 
-    /// An address space of a device, by its rank.
+    /// An address space of a device, by its rank; of more than [`MOST_DEVICES`] devices, or of a space that is none of the own ones, any.
     #[must_use]
     pub fn space_of_rank(&self, space: u8, rank: usize) -> u8 {
-        space + (self.ddr_spaces() * (rank + 1)) as u8
+        space.wrapping_add((self.ddr_spaces() * (rank + 1)) as u8)
     }
 }

@@ -80,6 +80,10 @@ fn parts_lie_alike_on_all_devices_and_alone() {
         let part = parts[1] as usize;
         assert_eq!(rule(&|p| p.inputs[part].view.address += 4096), Rule::Exchange);
         assert_eq!(rule(&|p| p.inputs[part].view.space = p.outputs[own].view.space), Rule::Exchange);
+        let mut far = sound.clone();
+        far.outputs[own].view.space = Space::Ddr(255);
+        far.exchanges[0].inputs = vec![parts[0]; 300];
+        assert!(check_rules(&far).is_err() && check(&graph, &far).is_err());
         let at =
             |port: &mut Port, view: tpuflow_ir::View| (port.view.space, port.view.address) = (view.space, view.address);
         let place = sound.outputs[own].view;
