@@ -83,7 +83,7 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
         Entry(
             "tensor-parallel",
             "tensor_parallel.tensor_parallel",
-            "Divide a network among several devices; compare cycles and bits.",
+            "Divide a network among devices; compare cycles and bits.",
         ),
         Entry("zoo", "zoo.zoo", "Run a folder of networks through every stage."),
         Entry("smoke", "device.smoke", "Try every stage on a tiny network."),

@@ -52,7 +52,7 @@ def tensor_parallel(
     ] = None,
     json: options.JsonFile = None,
 ) -> None:
-    """Divide a network among several devices; compare cycles and bits."""
+    """Divide a network among devices; compare cycles and bits."""
     from tpuflow.pipeline.tensor_parallel import measure
 
     counts = _counts(devices)
