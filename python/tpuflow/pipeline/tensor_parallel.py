@@ -89,7 +89,7 @@ def measure(
         own = DevicesLevel(division, programs)
     tensors, report = graph.tensors, json.loads(programs[0].metadata())
     sizes = [np.prod([end - start for start, end in part.region]) for part in exchanged]
-    widths = [_bytes(tensors[part.tensor].dtype) for part in exchanged]
+    widths = [np.dtype(tensors[part.tensor].dtype).itemsize for part in exchanged]
     binding, bound = max(report["bounds"].items(), key=lambda item: item[1])
     return DeviceMeasurement(
         devices,
@@ -110,7 +110,3 @@ def _is_equal(graph: _core.Graph, level: ProgramLevel | DevicesLevel, seed: int)
     feed = {port.name: port.decode(port.random_codes(generator)) for port in wanted.ports}
     codes = wanted.compute(feed).codes
     return all(array.tobytes() == codes[name].tobytes() for name, array in level.compute(feed).codes.items())
-
-
-def _bytes(dtype: str) -> int:
-    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize

@@ -119,8 +119,8 @@ fn loops(shape: &[usize], dims: &[u32], strides: &[i64], result: &[usize]) -> Re
             let fits = |&axis: &usize| shape[axis] > 1 && cell[axis] <= stride.abs() && stride % cell[axis] == 0;
             let along = (0..shape.len()).find(fits).ok_or(TilingError::Across)?;
             let cells = stride / cell[along];
-            let room = shape[along].div_ceil(cells.unsigned_abs() as usize);
-            let extent = rest.min(room);
+            let longest = shape[along].div_ceil(cells.unsigned_abs() as usize);
+            let extent = rest.min(longest);
             if extent < 2 || !rest.is_multiple_of(extent) {
                 return Err(TilingError::Across);
             }
