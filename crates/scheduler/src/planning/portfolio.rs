@@ -18,7 +18,7 @@ use crate::parameters::Parameters;
 use crate::stream::with_stream;
 use crate::tiling;
 use crate::tiling::groups::{Pricing, groups};
-use crate::tiling::stacks::attention_by_matrix;
+use crate::tiling::stacks::attention_tiles;
 
 /// What a program is asked for.
 pub(crate) struct Request<'a> {
@@ -89,15 +89,15 @@ fn by_distance(request: &Request, timing: Timing) -> Result<Program, ScheduleErr
     if effort == Effort::Quick {
         return finished(&context, self::finalists(&context, effort, timing)?);
     }
-    if let Some(groups) = obvious_groups(&context, timing)
-        && let Ok(program) = in_parts(&groups)
+    if let Some(tilings) = obvious_tilings(&context, timing)
+        && let Ok(program) = in_parts(&tilings)
     {
         return Ok(program);
     }
     let finalists = finalists(&context, effort, timing)?;
     if let Some(whole) = finalists.first()
-        && let Some(groups) = groups_for(&context, whole)
-        && let Ok(program) = in_parts(&groups)
+        && let Some((_, tilings)) = best_tilings(&context, whole, timing)
+        && let Ok(program) = in_parts(&tilings)
         && finalists.iter().all(|whole| program.predicted_cycles < whole.program.predicted_cycles)
     {
         return Ok(program);
@@ -105,46 +105,54 @@ fn by_distance(request: &Request, timing: Timing) -> Result<Program, ScheduleErr
     finished(&context, finalists)
 }
 
-/// Groups of layers that keep on the chip what a plan moves to external memory and back, or that keep attention from filling the
-/// cache; `None` where there are none.
-fn groups_for(context: &PlanningContext, plan: &Plan) -> Option<Vec<Tiling>> {
+/// Ways of computing layers part by part: attention in tiles that leave the cache to others, and groups of layers that keep on the
+/// chip what a plan moves to external memory and back.
+fn tilings_for(context: &PlanningContext, plan: &Plan) -> Vec<Vec<Tiling>> {
     let &PlanningContext { graph, machine, parameters, .. } = context;
-    let spilled_tensors = plan.spilled_tensors(graph);
     if parameters.layer_fusion == 0 {
-        return None;
+        return vec![];
     }
-    if spilled_tensors.is_empty() {
-        let runs = attention_by_matrix(graph, machine);
-        return (!runs.is_empty()).then_some(runs);
+    let mut found = vec![attention_tiles(graph, machine)];
+    let spilled_tensors = plan.spilled_tensors(graph);
+    if !spilled_tensors.is_empty() {
+        let pricing = Pricing {
+            graph,
+            network: &context.network,
+            machine,
+            far: &spilled_tensors,
+            space: (machine.cache_bytes() as f64 * parameters.slicer.max_cache_utilization) as u64,
+            search: parameters.layer_groups,
+        };
+        found.push(groups(&pricing, parameters.window() as usize).1);
     }
-    let pricing = Pricing {
-        graph,
-        network: &context.network,
-        machine,
-        far: &spilled_tensors,
-        space: (machine.cache_bytes() as f64 * parameters.slicer.max_cache_utilization) as u64,
-        search: parameters.layer_groups,
-    };
-    let (_, groups) = groups(&pricing, parameters.window() as usize);
-    (!groups.is_empty()).then_some(groups)
+    found.retain(|tilings| !tilings.is_empty());
+    found
 }
 
-/// Groups without which a graph of very many cycles takes twice as long even in the plans that are made quickest: plans of the
-/// whole are not worth their time then.
-fn obvious_groups(context: &PlanningContext, timing: Timing) -> Option<Vec<Tiling>> {
+/// Of the ways of computing layers part by part the one whose quickest plan is the fastest.
+fn best_tilings(context: &PlanningContext, plan: &Plan, timing: Timing) -> Option<(u64, Vec<Tiling>)> {
     let &PlanningContext { graph, machine, parameters, budget, .. } = context;
-    if !is_huge(context) || !parameters.parallel() {
+    let cycles = |tilings: &[Tiling]| -> Option<u64> {
+        let tiled = tiling::tiled(graph, tilings).ok()?.graph;
+        let own = PlanningContext::new(&tiled, machine, budget, parameters).ok()?;
+        Some(own.plan(QUICK, timing).ok()?.program.predicted_cycles)
+    };
+    let ways = tilings_for(context, plan);
+    ways.into_iter().filter_map(|tilings| Some((cycles(&tilings)?, tilings))).min_by_key(|(cycles, _)| *cycles)
+}
+
+/// Tilings without which a graph of very many cycles takes twice as long even in the plans that are made quickest: plans of the
+/// whole are not worth their time then.
+fn obvious_tilings(context: &PlanningContext, timing: Timing) -> Option<Vec<Tiling>> {
+    if !is_huge(context) || !context.parameters.parallel() {
         return None;
     }
     let whole = context.plan(QUICK, timing).ok()?;
-    let groups = groups_for(context, &whole)?;
-    let tiled = tiling::tiled(graph, &groups).ok()?.graph;
-    let own = PlanningContext::new(&tiled, machine, budget, parameters).ok()?;
-    let parts = own.plan(QUICK, timing).ok()?;
+    let (cycles, tilings) = best_tilings(context, &whole, timing)?;
     // What is spilled may stay whole in better plans.
-    let is_spilled = !whole.spilled_tensors(graph).is_empty();
+    let is_spilled = !whole.spilled_tensors(context.graph).is_empty();
     let least = whole.program.predicted_cycles / if is_spilled { 2 } else { 1 };
-    (parts.program.predicted_cycles < least).then_some(groups)
+    (cycles < least).then_some(tilings)
 }
 
 /// Whether no program of a graph takes fewer than very many cycles: every plan of it takes long.

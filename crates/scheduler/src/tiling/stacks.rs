@@ -1,24 +1,30 @@
-//! Attention one matrix of its stack at a time, where the matrices of all heads together take much of the cache.
+//! Attention one matrix of its stack at a time, where the matrices of all heads together take much of the cache, and some queries
+//! at a time, where a single matrix does.
 //!
 //! ```text
-//!   scores = Q K'   [heads, queries, keys]       in tiles of a head each: product, softmax, product, then the next head
-//!   softmax
+//!   scores = Q K'   [heads, queries, keys]       in tiles of a head each: product, softmax, product, then the next head;
+//!   softmax                                      with many keys in tiles of some rows of a head
 //!   sums = .. V     [heads, queries, size]
 //! ```
 //!
-//! Such tensors fit the cache, so that nothing asks for groups ([`super::groups`]), but they leave no space for what other units
-//! could do meanwhile.
+//! Such tensors may fit the cache, so that nothing asks for groups ([`super::groups`]), but they leave no space for what other
+//! units could do meanwhile. Where they do not fit, these tiles keep all scores on the chip.
 
 use tpuflow_ir::{Graph, LayerId, Machine, Op, Parts, TensorId, Tiling};
 
 /// Matrices of a stack at most that are tiles of their own.
 const MOST: usize = 16;
 
-/// Shares of the cache: from the first on that shares of all heads take, they are computed a head at a time.
+/// Shares of the cache: from the first on that shares of all heads take, they are computed a head at a time. A tile takes no more
+/// than that where it still fills the array.
 const CROWDED: u64 = 8;
 
-/// The runs of layers from the product that a large softmax is of to the product that takes its result, in tiles of one matrix.
-pub(crate) fn attention_by_matrix(graph: &Graph, machine: &Machine) -> Vec<Tiling> {
+/// Shares of the cache that a tile takes at most: one is computed while the next begins, beside keys and values.
+const LARGEST: u64 = 3;
+
+/// The runs of layers from the product that a large softmax is of to the product that takes its result, in tiles of one matrix or
+/// of some of its rows.
+pub(crate) fn attention_tiles(graph: &Graph, machine: &Machine) -> Vec<Tiling> {
     let mut found: Vec<Tiling> = Vec::new();
     for (at, layer) in graph.layers.iter().enumerate() {
         let is_large = CROWDED * graph.tensor(layer.output).bytes() as u64 >= machine.cache_bytes();
@@ -27,17 +33,37 @@ pub(crate) fn attention_by_matrix(graph: &Graph, machine: &Machine) -> Vec<Tilin
             && let Some((first, last, matrices)) = run(graph, at)
             && found.last().is_none_or(|before| before.last.index() < first)
         {
-            let parts = Parts::Grid { images: 1, rows: matrices, columns: 1 };
-            found.push(Tiling { first: LayerId::new(first), last: LayerId::new(last), parts });
+            let columns = blocks_of_queries(graph, machine, at, matrices);
+            if matrices > 1 || columns > 1 {
+                let parts = Parts::Grid { images: 1, rows: matrices, columns };
+                found.push(Tiling { first: LayerId::new(first), last: LayerId::new(last), parts });
+            }
         }
     }
     found
 }
 
+/// Blocks that the rows of a matrix of attention are computed in: of as many full tiles of the array as take little of the cache, or
+/// of fewer rows where a single one takes too much.
+fn blocks_of_queries(graph: &Graph, machine: &Machine, softmax: usize, matrices: u32) -> u32 {
+    let layer = &graph.layers[softmax];
+    let shape = &graph.tensor(layer.output).shape;
+    let &[.., queries, keys] = &shape[..] else { return 1 };
+    let rows = shape[..shape.len() - 2].iter().product::<usize>() * queries / matrices as usize;
+    // Scores and shares.
+    let scores = layer.op.operands().first().map_or(0, |&scores| graph.tensor(scores).dtype.bytes());
+    let row_bytes = (keys * (scores + graph.tensor(layer.output).dtype.bytes())) as u64;
+    let (tile, space) = (u64::from(machine.array.rows), machine.cache_bytes());
+    let usual = space / CROWDED / row_bytes / tile * tile;
+    let most = (space / LARGEST / row_bytes).max(1);
+    (rows as u64).div_ceil(usual.max(tile.min(most))) as u32
+}
+
 /// First and last layer around a softmax that have a matrix for every one of some heads, and how many these are. A layer of another
 /// kind in between, such as a part of the mask, begins the run.
 fn run(graph: &Graph, softmax: usize) -> Option<(usize, usize, u32)> {
-    let matrices_of = |at: usize| stack(graph, graph.layers[at].output);
+    let own = stack(graph, graph.layers[softmax].output)?;
+    let matrices_of = |at: usize| stack(graph, graph.layers[at].output).filter(|&other| (other > 1) == (own > 1));
     let is_product = |at: usize| matches!(graph.layers[at].op, Op::MatMul { .. });
     let last = (softmax..graph.layers.len()).take_while(|&at| matrices_of(at).is_some()).find(|&at| is_product(at))?;
     let (mut first, mut has_product) = (softmax, false);
@@ -52,13 +78,14 @@ fn run(graph: &Graph, softmax: usize) -> Option<(usize, usize, u32)> {
     }
     let matrices = (first..=last).filter_map(matrices_of).min()?;
     let is_whole = (first..=last).filter_map(matrices_of).all(|own| own.is_multiple_of(matrices));
-    (is_whole && (2..=MOST).contains(&matrices)).then_some((first, last, matrices as u32))
+    (is_whole && matrices <= MOST).then_some((first, last, matrices as u32))
 }
 
-/// Matrices of a stack `[1, matrices, rows, columns]`; `None` where a tensor is none.
+/// Matrices of a stack `[matrices, rows, columns]` of one image.
 fn stack(graph: &Graph, tensor: TensorId) -> Option<usize> {
     match graph.tensor(tensor).shape[..] {
-        [1, matrices, _, _] if matrices > 1 => Some(matrices),
+        [1, matrices, _, _] | [matrices, _, _] => Some(matrices),
+        [_, _] => Some(1),
         _ => None,
     }
 }
@@ -88,7 +115,7 @@ mod tests {
         machine.cache.words = 256;
         for (heads, keys, wanted) in [(4, 512, true), (4, 64, false), (1, 2048, false), (32, 512, false)] {
             let graph = attention(heads, 64, keys);
-            let runs = attention_by_matrix(&graph, &machine);
+            let runs = attention_tiles(&graph, &machine);
             assert_eq!(!runs.is_empty(), wanted, "{heads} heads, {keys} keys");
             let [run] = &runs[..] else { continue };
             let names = |at: LayerId| graph.layers[at.index()].op.name();

@@ -3,10 +3,12 @@
 //! What may begin is a matter of three things: its predecessors are done (they wait in the unit's [`Lane`]), its layer is among
 //! those that may be in progress ([`Group`]), and there is room for the buffers it opens ([`LiveBuffers`]). Memory is a resource like
 //! units: an instruction that opens a buffer for which there is no room waits until others are closed; where everything waits,
-//! the first in the given order goes on, so that no order can get stuck.
+//! the first in the given order goes on, so that no order can get stuck. A layer far ahead may take the room that one before it
+//! needs to go on; with [`Room::reserved`] it leaves that much.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::ops::Range;
 
 use smallvec::SmallVec;
 use tpuflow_ir::{InstructionId, LayerId, Unit};
@@ -22,6 +24,20 @@ type Entry = (u64, InstructionId);
 /// Instructions looked at for the one that meets the fewest others at banks.
 const CHOICES: usize = 6;
 
+/// Memory that buffers may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// Bytes open at a time.
+    pub(super) bytes: u64,
+    /// Whether a layer leaves room for the buffers that an earlier layer under way is yet to open.
+    pub(super) reserved: bool,
+}
+
+impl Room {
+    /// No limit.
+    pub(super) const ENDLESS: Self = Self { bytes: u64::MAX, reserved: false };
+}
+
 /// A list schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListSchedule {
@@ -30,18 +46,20 @@ pub(super) struct ListSchedule {
     /// By virtual instruction.
     pub(super) starts: Vec<u64>,
     pub(super) makespan: u64,
+    /// Whether a unit was idle for want of room.
+    pub(super) lacked_room: bool,
 }
 
 impl ListScheduler<'_> {
     /// The list schedule by `keys`, smallest first; with `reverse`, that of the reversed network.
-    pub(super) fn schedule(&self, keys: &[u64], reverse: bool, room: u64) -> ListSchedule {
+    pub(super) fn schedule(&self, keys: &[u64], reverse: bool, room: Room) -> ListSchedule {
         let mut partial = PartialSchedule::new(self, keys, reverse, room);
         while partial.order.len() < self.jobs.len() {
             let Some((time, instruction)) = partial.choose() else { break };
             partial.issue_at(time, instruction);
         }
-        let PartialSchedule { order, starts, makespan, .. } = partial;
-        ListSchedule { order, starts, makespan }
+        let PartialSchedule { order, starts, makespan, lacked_room, .. } = partial;
+        ListSchedule { order, starts, makespan, lacked_room }
     }
 
     fn layer(&self, instruction: InstructionId) -> LayerId {
@@ -82,10 +100,11 @@ struct PartialSchedule<'a> {
     order: Vec<InstructionId>,
     starts: Vec<u64>,
     makespan: u64,
+    lacked_room: bool,
 }
 
 impl<'a> PartialSchedule<'a> {
-    fn new(scheduler: &'a ListScheduler<'a>, keys: &'a [u64], reverse: bool, room: u64) -> Self {
+    fn new(scheduler: &'a ListScheduler<'a>, keys: &'a [u64], reverse: bool, room: Room) -> Self {
         let count = scheduler.jobs.len();
         let (before, after) = if reverse {
             (&scheduler.dependences.after, &scheduler.dependences.before)
@@ -110,6 +129,7 @@ impl<'a> PartialSchedule<'a> {
             order: Vec::with_capacity(count),
             starts: vec![0; count],
             makespan: 0,
+            lacked_room: false,
         }
     }
 
@@ -124,7 +144,9 @@ impl<'a> PartialSchedule<'a> {
         while let Some((time, at)) = self.lanes.iter().enumerate().filter_map(|(i, l)| Some((l.decision()?, i))).min() {
             self.lanes[at].open_ready(time, self.keys, &self.memory);
             let is_near = |&(_, instruction): &Entry| {
-                self.scheduler.is_early_load[instruction.index()] || self.group.has(self.scheduler.layer(instruction))
+                let layer = self.scheduler.layer(instruction);
+                (self.scheduler.is_early_load[instruction.index()] || self.group.has(layer))
+                    && self.memory.leaves_enough(instruction, self.group.first..layer.index())
             };
             let found = if self.weighs_bank_conflicts() {
                 let lost = |instruction| self.scheduler.met(&self.lanes, instruction, time).iter().sum::<u64>();
@@ -138,6 +160,7 @@ impl<'a> PartialSchedule<'a> {
                 return Some((time, found.1));
             }
             self.lanes[at].blocked = true;
+            self.lacked_room = true;
         }
         // Everybody waits for room.
         let instruction = *self.lanes.iter().filter_map(|lane| lane.numbers.first()).min()?;
@@ -311,13 +334,36 @@ struct LiveBuffers {
     more: Vec<u64>,
     bytes: u64,
     room: u64,
+    /// By layer, bytes of the buffers it is the first to touch and has not opened; empty where nothing is reserved for them.
+    unopened: Vec<u64>,
 }
 
 impl LiveBuffers {
-    fn new(scheduler: &ListScheduler, room: u64) -> Self {
+    fn new(scheduler: &ListScheduler, room: Room) -> Self {
         let size = |buffer: &BufferId| scheduler.code.buffers[buffer.index()].bytes;
         let more = scheduler.buffers.iter().map(|list| list.iter().map(size).sum()).collect();
-        Self { left: scheduler.touches.clone(), opened: vec![false; scheduler.touches.len()], more, bytes: 0, room }
+        let mut unopened = Vec::new();
+        if room.reserved {
+            for (buffer, users) in scheduler.code.buffers.iter().zip(&scheduler.users) {
+                if let Some(layer) = users.first().map(|&first| scheduler.layer(first).index()) {
+                    unopened.resize(unopened.len().max(layer + 1), 0);
+                    unopened[layer] += buffer.bytes;
+                }
+            }
+        }
+        let opened = vec![false; scheduler.touches.len()];
+        Self { left: scheduler.touches.clone(), opened, more, bytes: 0, room: room.bytes, unopened }
+    }
+
+    /// Whether the buffers an instruction opens leave room for those that any one of some layers is yet to open.
+    fn leaves_enough(&self, instruction: InstructionId, layers: Range<usize>) -> bool {
+        let needed = self.needed(instruction);
+        if self.unopened.is_empty() || needed == 0 {
+            return true;
+        }
+        let within = layers.start..layers.end.min(self.unopened.len());
+        let reserved = self.unopened.get(within).and_then(|layers| layers.iter().max()).copied().unwrap_or(0);
+        self.bytes + needed + reserved <= self.room
     }
 
     /// Bytes of buffers that a virtual instruction would open; nothing where there is room for all.
@@ -338,6 +384,10 @@ impl LiveBuffers {
             if !self.opened[index] {
                 self.opened[index] = true;
                 self.bytes += bytes;
+                let first = scheduler.users[index].first().map(|&first| scheduler.layer(first).index());
+                if let Some(unopened) = first.and_then(|layer| self.unopened.get_mut(layer)) {
+                    *unopened -= bytes;
+                }
                 for &user in &scheduler.users[index] {
                     let before = self.needed(user);
                     self.more[user.index()] -= bytes;

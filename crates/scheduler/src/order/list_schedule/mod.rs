@@ -14,7 +14,7 @@
 
 mod list;
 
-use list::ListSchedule;
+use list::{ListSchedule, Room};
 use tpuflow_ir::{InstructionId, Machine};
 
 use crate::budget::{SearchBudget, next_random};
@@ -97,6 +97,7 @@ impl<'a> ListScheduler<'a> {
     /// The shortest orders found, the shortest first: as many as take `cycles` together, at least one and at most
     /// [`FINALISTS`].
     pub fn orders(&self, room: u64, budget: &SearchBudget, cycles: u64) -> Vec<Vec<InstructionId>> {
+        let mut room = Room { bytes: room, reserved: false };
         let instructions = self.jobs.len() as u64;
         let layer_order: Vec<u64> = (0..instructions).collect();
         // Later layers first: whatever has begun is brought to its end.
@@ -112,6 +113,15 @@ impl<'a> ListScheduler<'a> {
         if !budget.is_over() {
             keep(&mut best, self.improved(self.schedule(&later_layers_first, false, room), room, ROUNDS, budget));
         }
+        // Where room is scarce, layers that run ahead may be what takes it.
+        if best[0].lacked_room && !budget.is_over() {
+            let reserved = Room { reserved: true, ..room };
+            let found = self.improved(self.schedule(&layer_order, false, reserved), reserved, ROUNDS, budget);
+            if found.makespan < best[0].makespan {
+                room = reserved;
+            }
+            keep(&mut best, found);
+        }
         let mut random = budget.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let mut left = budget.steps / (6 * instructions.div_ceil(STEP)).max(1);
         while left > 0 && !budget.is_over() {
@@ -126,14 +136,14 @@ impl<'a> ListScheduler<'a> {
     }
 
     /// The shortest of a schedule and those that come from it in some rounds, as long as there is time.
-    fn improved(&self, first: ListSchedule, room: u64, rounds: u32, budget: &SearchBudget) -> ListSchedule {
+    fn improved(&self, first: ListSchedule, room: Room, rounds: u32, budget: &SearchBudget) -> ListSchedule {
         let mut best = first.clone();
         let mut seen = vec![first];
         for round in 0..rounds as usize {
             if budget.is_over() {
                 break;
             }
-            let back = self.schedule(&self.mirrored(&seen[round]), true, u64::MAX);
+            let back = self.schedule(&self.mirrored(&seen[round]), true, Room::ENDLESS);
             let schedule = self.schedule(&self.mirrored(&back), false, room);
             // A schedule depends on the one before alone: from here on they would come again in turn.
             if seen.contains(&schedule) {
@@ -336,7 +346,7 @@ mod tests {
         scheduler.window = 4;
         let start = |scheduler: &ListScheduler| {
             let keys: Vec<u64> = (0..jobs.len() as u64).collect();
-            scheduler.schedule(&keys, false, u64::MAX).starts[layers as usize]
+            scheduler.schedule(&keys, false, Room::ENDLESS).starts[layers as usize]
         };
         assert!(start(&scheduler) > 100);
         scheduler.is_early_load[layers as usize] = true;
