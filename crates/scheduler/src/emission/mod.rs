@@ -21,7 +21,7 @@ use crate::error::ScheduleError;
 use crate::memory_space::{LoweredNetwork, PortPlace};
 use crate::network::summary;
 use crate::options::PipelineMode;
-use crate::virtual_program::addresses::{Addresses, Lifetime, resolve_view};
+use crate::virtual_program::addresses::{Addresses, Lifetime, lifetimes, resolve_view};
 use crate::virtual_program::{BufferId, Content, Memory, VirtualProgram};
 use allocations::allocations;
 pub(crate) use cost_model::CostModel;
@@ -195,6 +195,24 @@ impl Plan {
     pub fn loading(&self, machine: &Machine) -> bool {
         let bytes: u64 = self.memory.bytes.iter().sum();
         2 * machine.ddr_cycles(bytes) / machine.channels() as u64 > self.program.predicted_cycles
+    }
+
+    /// Most bytes of the cache that hold what is computed, or read again later, at a time.
+    pub fn computed_bytes_at_a_time(&self) -> u64 {
+        let code = &self.lowered.code;
+        let loaded = code.loaded_alone();
+        let mut changes = vec![0i64; code.instructions.len() + 1];
+        for ((buffer, life), &loaded) in code.buffers.iter().zip(lifetimes(code)).zip(&loaded) {
+            if let (Some((first, last)), Memory::Cache, false) = (life, buffer.memory, loaded) {
+                changes[first.index()] += buffer.bytes as i64;
+                changes[last.index() + 1] -= buffer.bytes as i64;
+            }
+        }
+        let at_a_time = changes.into_iter().scan(0, |bytes, change| {
+            *bytes += change;
+            Some(*bytes)
+        });
+        at_a_time.max().unwrap_or(0).cast_unsigned()
     }
 
     /// Tensors of the graph that live in external memory though they are neither constants nor ports.

@@ -52,6 +52,8 @@ pub(crate) struct PlanOptions {
     pub search_load_order: bool,
     /// The first rows of an input come in short transfers.
     pub early_first_rows: bool,
+    /// Share of the cache that tensors take layer after layer, in per cent: what is left is for layers that overlap.
+    pub cache_share: u64,
 }
 
 impl PlanOptions {
@@ -65,6 +67,7 @@ impl PlanOptions {
             write_through: false,
             search_load_order: false,
             early_first_rows: false,
+            cache_share: 100,
         }
     }
 

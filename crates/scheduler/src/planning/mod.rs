@@ -61,7 +61,8 @@ impl PlanningContext<'_> {
         let (machine, mode) = (self.machine, options.mode);
         let mut failure = None;
         let mut keeps = mode != PipelineMode::Sequential;
-        let attempts = SHARES.iter().flat_map(|share| [(share, true), (share, false)]);
+        let shares = SHARES.iter().filter(|&&share| share <= options.cache_share);
+        let attempts = shares.flat_map(|share| [(share, true), (share, false)]);
         for (share, is_first) in attempts {
             // A second time with as much of the cache where constants that are kept leave too little.
             if !is_first && !std::mem::replace(&mut keeps, false) {

@@ -129,22 +129,26 @@ fn tilings_for(context: &PlanningContext, plan: &Plan) -> Vec<Vec<Tiling>> {
     found
 }
 
-/// Of the ways of computing layers part by part the one whose quickest plan is the fastest.
+/// Of the ways of computing layers part by part the one that is the fastest in plans that are made quickly.
 fn best_tilings(context: &PlanningContext, plan: &Plan, timing: Timing) -> Option<(u64, Vec<Tiling>)> {
     let &PlanningContext { graph, machine, parameters, budget, .. } = context;
+    // Tiles of attention are worth little where they do not overlap.
+    let options = [QUICK, PlanOptions::new(INTERLEAVED[1].mode)];
     let cycles = |tilings: &[Tiling]| -> Option<u64> {
         let tiled = tiling::tiled(graph, tilings).ok()?.graph;
         let own = PlanningContext::new(&tiled, machine, budget, parameters).ok()?;
-        Some(own.plan(QUICK, timing).ok()?.program.predicted_cycles)
+        let plans = options.into_par_iter().filter_map(|options| own.plan(options, timing).ok());
+        plans.map(|plan| plan.program.predicted_cycles).min()
     };
     let ways = tilings_for(context, plan);
     ways.into_iter().filter_map(|tilings| Some((cycles(&tilings)?, tilings))).min_by_key(|(cycles, _)| *cycles)
 }
 
-/// Tilings without which a graph of very many cycles takes twice as long even in the plans that are made quickest: plans of the
-/// whole are not worth their time then.
+/// Tilings without which a graph of very many cycles or with large attention takes twice as long even in the plans that are made
+/// quickest: plans of the whole are not worth their time then.
 fn obvious_tilings(context: &PlanningContext, timing: Timing) -> Option<Vec<Tiling>> {
-    if !is_huge(context) || !context.parameters.parallel() {
+    let has_large_attention = || !attention_tiles(context.graph, context.machine).is_empty();
+    if !context.parameters.parallel() || !(is_huge(context) || has_large_attention()) {
         return None;
     }
     let whole = context.plan(QUICK, timing).ok()?;
@@ -219,6 +223,9 @@ const fn interleaved(granularity: TileGranularity, why: &'static str) -> NamedMo
 /// What small changes save of a plan's cycles at most, as a rule: a fiftieth.
 const SMALL: u64 = 50;
 
+/// Shares of the cache that tensors may take where the rest is for layers that overlap, in per cent.
+const OVERLAP_SHARES: [u64; 2] = [60, 45];
+
 /// Cycles at least of graphs of which few plans are made.
 const HUGE: u64 = 16_000_000;
 
@@ -267,23 +274,26 @@ fn parallel(context: &PlanningContext, timing: Timing) -> Result<Vec<Plan>, Sche
     if is_huge {
         modes.retain(|mode| HUGE_MODES.contains(mode));
     }
-    let usual: Vec<PlanOptions> = modes.into_iter().map(PlanOptions::new).collect();
+    let usual: Vec<PlanOptions> = modes.iter().copied().map(PlanOptions::new).collect();
     let all = |options: &[PlanOptions]| -> Vec<Candidate> {
         options.par_iter().map(|&options| Candidate::new(context, options, timing)).collect()
     };
     let best = |plans: Vec<Candidate>| plans.into_iter().reduce(Candidate::or).ok_or(ScheduleError::Level(5));
-    let usual = all(&usual);
+    let mut usual = all(&usual);
+    usual.extend(all(&with_space_to_overlap(context, &usual)));
     let least = usual.iter().map(Candidate::cycles).min().unwrap_or_default();
     let is_long = usual.iter().any(|each| each.plan.as_ref().is_ok_and(|plan| plan.program.instructions.len() > LONG));
     // Of long programs, only modes that are nearly as fast.
     let is_near = |each: &&Candidate| !is_long || each.cycles() - least <= least / SMALL;
     let early: Vec<PlanOptions> =
         usual.iter().filter(is_near).map(|each| each.options.with_early_first_rows()).collect();
+    let cache_share = fastest_of(&usual).map_or(100, |fastest| fastest.options.cache_share);
     let mut found = with_load_variants(context, best(usual)?, timing)?;
     if found.iter().all(|plan| !context.is_close(plan.program.predicted_cycles)) {
         let with_granularities = |granularities| {
             let mode = PipelineMode::Interleaved { granularities };
-            Candidate::new(context, PlanOptions::new(mode).with_early_first_rows(), timing)
+            let options = PlanOptions { cache_share, ..PlanOptions::new(mode).with_early_first_rows() };
+            Candidate::new(context, options, timing)
         };
         let early = all(&early);
         let searched = if is_huge { early } else { search_stage_granularities(context, early, &with_granularities) };
@@ -300,6 +310,25 @@ fn parallel(context: &PlanningContext, timing: Timing) -> Result<Vec<Plan>, Sche
         }
     }
     Ok(found)
+}
+
+/// The first of the fastest.
+fn fastest_of(candidates: &[Candidate]) -> Option<&Candidate> {
+    candidates.iter().min_by_key(|candidate| candidate.cycles())
+}
+
+/// Options by which tensors leave some of the cache to layers that overlap, where the fastest plan is not close to the bound and
+/// its tensors take more.
+fn with_space_to_overlap(context: &PlanningContext, usual: &[Candidate]) -> Vec<PlanOptions> {
+    let Some(fastest) = fastest_of(usual) else { return vec![] };
+    let Ok(plan) = &fastest.plan else { return vec![] };
+    let (cycles, most) = (plan.program.predicted_cycles, plan.computed_bytes_at_a_time());
+    let is_interleaved = matches!(fastest.options.mode, PipelineMode::Interleaved { .. });
+    if context.is_close(cycles) || !is_interleaved {
+        return vec![];
+    }
+    let is_less = |&share: &u64| most > context.machine.cache_bytes() / 100 * share;
+    OVERLAP_SHARES.into_iter().filter(is_less).map(|cache_share| PlanOptions { cache_share, ..fastest.options }).collect()
 }
 
 /// Whether a layer's result is an image of more than a pixel and fewer than two tiles of the array take.
