@@ -186,7 +186,8 @@ def _float_caches(
     found: list[dict[str, NDArray[Any]]] = []
     for row in rows:
         outputs = level.run(phase_feed(level, Phase(size, size), {}, row[:size].tolist(), 0))
-        found.append({cache.past: outputs[cache.present] for cache in names})
+        # Copies: results keep all the memory of the run that made them.
+        found.append({cache.past: outputs[cache.present].copy() for cache in names})
     ranges = {}
     for cache in names:
         low = min(0.0, *(float(each[cache.past].min()) for each in found))

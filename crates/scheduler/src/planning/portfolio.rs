@@ -471,6 +471,7 @@ mod tests {
                 write_through: group_scale == 16,
                 search_load_order: narrow_weight_tiles,
                 early_first_rows: narrow_weight_tiles,
+                cache_share: 100,
             };
             let plan = context.plan(options, &|_| None).expect("room for all");
             let program = plan.program(&context);
