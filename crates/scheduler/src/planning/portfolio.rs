@@ -18,7 +18,7 @@ use crate::parameters::Parameters;
 use crate::stream::with_stream;
 use crate::tiling;
 use crate::tiling::groups::{Pricing, groups};
-use crate::tiling::stacks::attention_tiles;
+use crate::tiling::stacks::{TileOrder, attention_tiles};
 
 /// What a program is asked for.
 pub(crate) struct Request<'a> {
@@ -95,7 +95,9 @@ fn by_distance(request: &Request, timing: Timing) -> Result<Program, ScheduleErr
         return Ok(program);
     }
     let finalists = finalists(&context, effort, timing)?;
+    // Of a graph of very many cycles that was decided by the plans made quickest.
     if let Some(whole) = finalists.first()
+        && !is_huge(&context)
         && let Some((_, tilings)) = best_tilings(&context, whole, timing)
         && let Ok(program) = in_parts(&tilings)
         && finalists.iter().all(|whole| program.predicted_cycles < whole.program.predicted_cycles)
@@ -112,7 +114,9 @@ fn tilings_for(context: &PlanningContext, plan: &Plan) -> Vec<Vec<Tiling>> {
     if parameters.layer_fusion == 0 {
         return vec![];
     }
-    let mut found = vec![attention_tiles(graph, machine)];
+    let orders = [TileOrder::ByMatrix, TileOrder::ByQueries];
+    let mut found = Vec::from(orders.map(|order| attention_tiles(graph, machine, order)));
+    found.dedup();
     let spilled_tensors = plan.spilled_tensors(graph);
     if !spilled_tensors.is_empty() {
         let pricing = Pricing {
@@ -132,22 +136,28 @@ fn tilings_for(context: &PlanningContext, plan: &Plan) -> Vec<Vec<Tiling>> {
 /// Of the ways of computing layers part by part the one that is the fastest in plans that are made quickly.
 fn best_tilings(context: &PlanningContext, plan: &Plan, timing: Timing) -> Option<(u64, Vec<Tiling>)> {
     let &PlanningContext { graph, machine, parameters, budget, .. } = context;
-    // Tiles of attention are worth little where they do not overlap.
-    let options = [QUICK, PlanOptions::new(INTERLEAVED[1].mode)];
+    // Tiles of attention are worth little where they do not overlap, groups of layers often more.
+    let fine = PlanOptions::new(INTERLEAVED[1].mode);
+    let options = match (is_huge(context), plan.spilled_tensors(graph).is_empty()) {
+        (false, _) => vec![QUICK, fine],
+        (true, true) => vec![QUICK],
+        (true, false) => vec![fine],
+    };
     let cycles = |tilings: &[Tiling]| -> Option<u64> {
         let tiled = tiling::tiled(graph, tilings).ok()?.graph;
         let own = PlanningContext::new(&tiled, machine, budget, parameters).ok()?;
-        let plans = options.into_par_iter().filter_map(|options| own.plan(options, timing).ok());
+        let plans = options.par_iter().filter_map(|&options| own.plan(options, timing).ok());
         plans.map(|plan| plan.program.predicted_cycles).min()
     };
-    let ways = tilings_for(context, plan);
-    ways.into_iter().filter_map(|tilings| Some((cycles(&tilings)?, tilings))).min_by_key(|(cycles, _)| *cycles)
+    let ways = tilings_for(context, plan).into_par_iter();
+    let timed: Vec<(u64, Vec<Tiling>)> = ways.filter_map(|tilings| Some((cycles(&tilings)?, tilings))).collect();
+    timed.into_iter().min_by_key(|(cycles, _)| *cycles)
 }
 
 /// Tilings without which a graph of very many cycles or with large attention takes twice as long even in the plans that are made
 /// quickest: plans of the whole are not worth their time then.
 fn obvious_tilings(context: &PlanningContext, timing: Timing) -> Option<Vec<Tiling>> {
-    let has_large_attention = || !attention_tiles(context.graph, context.machine).is_empty();
+    let has_large_attention = || !attention_tiles(context.graph, context.machine, TileOrder::ByMatrix).is_empty();
     if !context.parameters.parallel() || !(is_huge(context) || has_large_attention()) {
         return None;
     }
@@ -328,7 +338,11 @@ fn with_space_to_overlap(context: &PlanningContext, usual: &[Candidate]) -> Vec<
         return vec![];
     }
     let is_less = |&share: &u64| most > context.machine.cache_bytes() / 100 * share;
-    OVERLAP_SHARES.into_iter().filter(is_less).map(|cache_share| PlanOptions { cache_share, ..fastest.options }).collect()
+    OVERLAP_SHARES
+        .into_iter()
+        .filter(is_less)
+        .map(|cache_share| PlanOptions { cache_share, ..fastest.options })
+        .collect()
 }
 
 /// Whether a layer's result is an image of more than a pixel and fewer than two tiles of the array take.

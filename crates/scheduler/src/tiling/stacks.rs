@@ -12,6 +12,9 @@
 
 use tpuflow_ir::{Graph, LayerId, Machine, Op, Parts, TensorId, Tiling};
 
+use super::leaving;
+use super::region::even;
+
 /// Matrices of a stack at most that are tiles of their own.
 const MOST: usize = 16;
 
@@ -22,9 +25,18 @@ const CROWDED: u64 = 8;
 /// Shares of the cache that a tile takes at most: one is computed while the next begins, beside keys and values.
 const LARGEST: u64 = 3;
 
+/// Which tiles come one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TileOrder {
+    /// All of a matrix: its keys and values leave the cache with it.
+    ByMatrix,
+    /// Some queries of all matrices: what follows attention can begin with these.
+    ByQueries,
+}
+
 /// The runs of layers from the product that a large softmax is of to the product that takes its result, in tiles of one matrix or
 /// of some of its rows.
-pub(crate) fn attention_tiles(graph: &Graph, machine: &Machine) -> Vec<Tiling> {
+pub(crate) fn attention_tiles(graph: &Graph, machine: &Machine, order: TileOrder) -> Vec<Tiling> {
     let mut found: Vec<Tiling> = Vec::new();
     for (at, layer) in graph.layers.iter().enumerate() {
         let is_large = CROWDED * graph.tensor(layer.output).bytes() as u64 >= machine.cache_bytes();
@@ -35,12 +47,35 @@ pub(crate) fn attention_tiles(graph: &Graph, machine: &Machine) -> Vec<Tiling> {
         {
             let columns = blocks_of_queries(graph, machine, at, matrices);
             if matrices > 1 || columns > 1 {
-                let parts = Parts::Grid { images: 1, rows: matrices, columns };
+                let parts = match order {
+                    TileOrder::ByQueries if columns > 1 && leaving(graph, first, last) == [last] => {
+                        by_queries(&graph.tensor(graph.layers[last].output).shape, matrices, columns)
+                    }
+                    _ => Parts::Grid { images: 1, rows: matrices, columns },
+                };
                 found.push(Tiling { first: LayerId::new(first), last: LayerId::new(last), parts });
             }
         }
     }
     found
+}
+
+/// Parts of a stack: the first rows of all matrices, then the next rows of all.
+fn by_queries(shape: &[usize], matrices: u32, blocks: u32) -> Parts {
+    let lead = shape.len().saturating_sub(3);
+    let mut boxes = Vec::new();
+    for rows in even(shape[shape.len() - 2], blocks as usize) {
+        for matrix in even(if shape.len() > 2 { shape[lead] } else { 1 }, matrices as usize) {
+            let mut ranges: Vec<[u32; 2]> = shape.iter().map(|&extent| [0, extent as u32]).collect();
+            let last = ranges.len() - 1;
+            if shape.len() > 2 {
+                ranges[lead] = [matrix.0 as u32, matrix.1 as u32];
+            }
+            ranges[last - 1] = [rows.0 as u32, rows.1 as u32];
+            boxes.push(ranges);
+        }
+    }
+    Parts::Boxes(boxes)
 }
 
 /// Blocks that the rows of a matrix of attention are computed in: of as many full tiles of the array as take little of the cache, or
@@ -115,7 +150,7 @@ mod tests {
         machine.cache.words = 256;
         for (heads, keys, wanted) in [(4, 512, true), (4, 64, false), (1, 2048, false), (32, 512, false)] {
             let graph = attention(heads, 64, keys);
-            let runs = attention_tiles(&graph, &machine);
+            let runs = attention_tiles(&graph, &machine, TileOrder::ByMatrix);
             assert_eq!(!runs.is_empty(), wanted, "{heads} heads, {keys} keys");
             let [run] = &runs[..] else { continue };
             let names = |at: LayerId| graph.layers[at.index()].op.name();
