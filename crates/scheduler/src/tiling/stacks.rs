@@ -163,6 +163,28 @@ mod tests {
     }
 
     #[test]
+    fn a_matrix_that_takes_much_of_the_cache_is_computed_for_some_queries_at_a_time() {
+        let mut machine = Machine::preset("128x128_asic").expect("known");
+        machine.cache.words = 64;
+        // Of 262144 bytes an eighth holds scores and shares of no full tile of the array; a third those of 85 and 42 queries.
+        for (heads, rows, keys, blocks) in [(3, 300, 512, 4), (1, 256, 512, 4), (2, 200, 1024, 5)] {
+            let graph = attention(heads, rows, keys);
+            let of = |order| attention_tiles(&graph, &machine, order);
+            let [grid] = &of(TileOrder::ByMatrix)[..] else { panic!("one run") };
+            assert_eq!(grid.parts, Parts::Grid { images: 1, rows: heads as u32, columns: blocks });
+            let by_queries = of(TileOrder::ByQueries);
+            let Parts::Boxes(boxes) = &by_queries[0].parts else { panic!("boxes") };
+            assert_eq!(boxes.len(), heads * blocks as usize);
+            // All heads of the first queries, then all of the next.
+            assert!(boxes[..heads].iter().all(|part| part[2][0] == 0), "{boxes:?}");
+            assert!(boxes.windows(2).all(|pair| pair[0][2][0] <= pair[1][2][0]), "{boxes:?}");
+            let tiled = tiling::tiled(&graph, &by_queries).expect("tiles").graph;
+            let softmaxes = tiled.layers.iter().filter(|layer| matches!(layer.op, Op::Softmax { .. }));
+            assert_eq!(softmaxes.count(), boxes.len());
+        }
+    }
+
+    #[test]
     fn the_program_of_large_attention_is_proven() {
         let mut machine = Machine::preset("128x128_asic").expect("known");
         machine.cache.words = 256;

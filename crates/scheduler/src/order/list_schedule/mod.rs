@@ -353,6 +353,58 @@ mod tests {
         assert_eq!(start(&scheduler), 0);
     }
 
+    /// Chains of a product, a softmax and a product: what each makes takes a buffer, of which four are open at a time.
+    #[test]
+    fn products_of_later_chains_leave_room_for_the_softmax_before_them() {
+        let (chains, bytes) = (12u32, 100);
+        let mut code = VirtualProgram::default();
+        let work = problem(0, 1).0.instructions[0].work.clone();
+        let (mut jobs, mut before, mut buffers) = (Vec::new(), Vec::<SmallVec<[Edge; 6]>>::new(), Vec::new());
+        let mut users: Vec<Vec<InstructionId>> = Vec::new();
+        for chain in 0..chains {
+            let made: Vec<BufferId> =
+                (0..2).map(|_| code.buffer("made".into(), bytes, Memory::Cache, Content::Computed)).collect();
+            let steps = [(Unit::Me, 4, &made[..1]), (Unit::Ewp, 20, &made[..]), (Unit::Me, 15, &made[1..])];
+            for (step, (unit, busy, touched)) in (0..).zip(steps) {
+                let id = InstructionId::new(jobs.len());
+                code.instructions.push(VirtualInstruction::new(LayerId(3 * chain + step), work.clone()));
+                jobs.push(UnitWork { unit, busy, tail: 0 });
+                let follows = id.index().checked_sub(1).filter(|_| step > 0);
+                before.push(SmallVec::from_iter(
+                    follows.map(|other| Edge { instruction: InstructionId::new(other), finish: true }),
+                ));
+                buffers.push(touched.to_vec());
+                for buffer in touched {
+                    users.resize(users.len().max(buffer.index() + 1), vec![]);
+                    users[buffer.index()].push(id);
+                }
+            }
+        }
+        let mut after: Vec<SmallVec<[Edge; 6]>> = vec![SmallVec::new(); before.len()];
+        for (at, edges) in before.iter().enumerate() {
+            for edge in edges {
+                after[edge.instruction.index()].push(Edge { instruction: InstructionId::new(at), ..*edge });
+            }
+        }
+        let dependences = Dependences { before, after };
+        let touches = users.iter().map(|users| users.len() as u32).collect();
+        let scheduler = ListScheduler { buffers, users, touches, ..scheduler(&code, &dependences, &jobs) };
+        // First products are the most urgent.
+        let keys: Vec<u64> = (0..jobs.len() as u64).map(|at| if at % 3 == 0 { at } else { 100 + at }).collect();
+        // Bytes in use at a time until their last reader has ended, which a schedule counts to where it begins.
+        let in_use = |reserved| {
+            let found = scheduler.schedule(&keys, false, Room { bytes: 4 * bytes, reserved });
+            assert!(found.lacked_room);
+            let end = |at: usize| found.starts[at] + jobs[at].busy;
+            let lives = scheduler.users.iter().map(|users| (found.starts[users[0].index()], end(users[1].index())));
+            let lives: Vec<(u64, u64)> = lives.collect();
+            let at = |time: u64| bytes * lives.iter().filter(|life| life.0 <= time && time < life.1).count() as u64;
+            found.starts.iter().map(|&start| at(start)).max()
+        };
+        let (greedy, reserved) = (in_use(false), in_use(true));
+        assert!(reserved <= Some(4 * bytes) && greedy > reserved, "{greedy:?}, {reserved:?}");
+    }
+
     #[test]
     fn orders_keep_dependences_and_repeat() {
         for seed in 0..20 {
