@@ -160,7 +160,7 @@ impl<'a> PartialSchedule<'a> {
                 return Some((time, found.1));
             }
             self.lanes[at].blocked = true;
-            self.lacked_room = true;
+            self.lacked_room |= self.lanes[at].lacks_room(&self.memory);
         }
         // Everybody waits for room.
         let instruction = *self.lanes.iter().filter_map(|lane| lane.numbers.first()).min()?;
@@ -271,6 +271,11 @@ impl Lane {
             self.open.remove(&needed);
         }
         was_there
+    }
+
+    /// Whether there is no room for something that may begin.
+    fn lacks_room(&self, memory: &LiveBuffers) -> bool {
+        self.open.last_key_value().is_some_and(|(&needed, _)| needed > memory.room.saturating_sub(memory.bytes))
     }
 
     /// The first by key that there is room for, of some: at most `count`.

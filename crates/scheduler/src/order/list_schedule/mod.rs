@@ -30,6 +30,9 @@ const ROUNDS: u32 = 8;
 /// Orders that are kept.
 const FINALISTS: usize = 4;
 
+/// Share of a schedule by which it must be shorter to be worth another use of the memory.
+const NOTABLE: u64 = 100;
+
 /// Instructions placed in a step of the search.
 const STEP: u64 = 1000;
 
@@ -117,10 +120,10 @@ impl<'a> ListScheduler<'a> {
         if best[0].lacked_room && !budget.is_over() {
             let reserved = Room { reserved: true, ..room };
             let found = self.improved(self.schedule(&layer_order, false, reserved), reserved, ROUNDS, budget);
-            if found.makespan < best[0].makespan {
+            if best[0].makespan - found.makespan.min(best[0].makespan) > best[0].makespan / NOTABLE {
                 room = reserved;
+                keep(&mut best, found);
             }
-            keep(&mut best, found);
         }
         let mut random = budget.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let mut left = budget.steps / (6 * instructions.div_ceil(STEP)).max(1);
