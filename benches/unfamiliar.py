@@ -65,6 +65,20 @@ def speech() -> onnx.ModelProto:
     return b.model()
 
 
+def pixels() -> onnx.ModelProto:
+    """A block of eight heads over 64 x 64 pixels of 320 channels, as in diffusion networks."""
+    b = Builder("pixels")
+    b.output(_transformer(b, b.input("pixels", [1, 4096, 320]), 1, 8))
+    return b.model()
+
+
+def document() -> onnx.ModelProto:
+    """An encoder of 8192 tokens of 256, one block of four heads."""
+    b = Builder("document")
+    b.output(_transformer(b, b.input("tokens", [1, 8192, 256]), 1, 4))
+    return b.model()
+
+
 def temporal() -> onnx.ModelProto:
     """Temporal convolutions: seven pairs with doubling dilation and a residual, 128 steps of 32 channels."""
     b = Builder("temporal")
@@ -133,7 +147,8 @@ def lstm() -> onnx.ModelProto:
 
 
 NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
-    each.__name__: each for each in (deit_tiny, bert_mini, speech, temporal, unet, generator, lstm)
+    each.__name__: each
+    for each in (deit_tiny, bert_mini, speech, pixels, document, temporal, unet, generator, lstm)
 }
 
 

@@ -54,6 +54,8 @@ pub(crate) struct PlanOptions {
     pub early_first_rows: bool,
     /// Share of the cache that tensors take layer after layer, in per cent: what is left is for layers that overlap.
     pub cache_share: u64,
+    /// Layers further ahead leave space for the next buffer of those before them.
+    pub reserves_space: bool,
 }
 
 impl PlanOptions {
@@ -68,6 +70,7 @@ impl PlanOptions {
             search_load_order: false,
             early_first_rows: false,
             cache_share: 100,
+            reserves_space: false,
         }
     }
 

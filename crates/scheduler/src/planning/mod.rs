@@ -23,7 +23,7 @@ use crate::memory_space::port_parts::cut_ports;
 use crate::memory_space::split::{split_live_ranges, with_space};
 use crate::memory_space::{LoweredNetwork, assign_memory_spaces};
 use crate::options::{PipelineMode, PlanOptions};
-use crate::order::list_schedule::ListScheduler;
+use crate::order::list_schedule::{ListScheduler, Room};
 use crate::order::prefetch::{PrefetchDistance, Residents, prefetch};
 use crate::parameters::IoMemory;
 use crate::virtual_program::addresses::Addresses;
@@ -91,7 +91,7 @@ impl PlanningContext<'_> {
                         (found, orders)
                     })
                 }
-                PipelineMode::Interleaved { .. } => self.interleaved(&mut lowered.code, options.search_load_order),
+                PipelineMode::Interleaved { .. } => self.interleaved(&mut lowered.code, options),
             };
             let (found, orders) = match found {
                 Ok(found) => found,
@@ -161,22 +161,22 @@ impl PlanningContext<'_> {
     fn interleaved(
         &self,
         code: &mut VirtualProgram,
-        search_load_order: bool,
+        options: PlanOptions,
     ) -> Result<(Addresses, Vec<Vec<InstructionId>>), ScheduleError> {
         let allowed = with_space(code, self.machine);
         if allowed.contains(&true) {
             let mut striped = code.clone();
             split_live_ranges(&mut striped, self.machine, &allowed);
-            if let Some(found) = self.list_scheduled(&mut striped, &OPEN_SHARES, search_load_order) {
+            if let Some(found) = self.list_scheduled(&mut striped, options) {
                 *code = striped;
                 return Ok(found);
             }
         }
-        if let Some(found) = self.list_scheduled(code, &OPEN_SHARES, search_load_order) {
+        if let Some(found) = self.list_scheduled(code, options) {
             return Ok(found);
         }
         self.in_time()?;
-        Ok((self.with_prefetches(code, search_load_order)?, Vec::new()))
+        Ok((self.with_prefetches(code, options.search_load_order)?, Vec::new()))
     }
 
     /// Interleaves layers with as much memory as leaves room for loads, moves these ahead, and once everything has its place
@@ -184,17 +184,17 @@ impl PlanningContext<'_> {
     fn list_scheduled(
         &self,
         code: &mut VirtualProgram,
-        shares: &[u64],
-        search_load_order: bool,
+        options: PlanOptions,
     ) -> Option<(Addresses, Vec<Vec<InstructionId>>)> {
         let (machine, window) = (self.machine, self.parameters.window());
         let dependences = Dependences::new(code, machine, None);
         let scheduler = ListScheduler::new(code, &dependences, machine, window, None);
-        for share in shares {
+        for share in OPEN_SHARES {
             self.in_time().ok()?;
-            let order = scheduler.order(machine.cache_bytes() / 100 * share, &self.budget);
+            let room = Room { bytes: machine.cache_bytes() / 100 * share, reserved: options.reserves_space };
+            let order = scheduler.order(room, &self.budget);
             let mut scheduled = code.reordered(&scheduler.late_loads(&order));
-            if let Ok(found) = self.with_prefetches(&mut scheduled, search_load_order) {
+            if let Ok(found) = self.with_prefetches(&mut scheduled, options.search_load_order) {
                 let orders = self.orders(&scheduled, &found);
                 *code = scheduled;
                 return Some((found, orders));
@@ -207,7 +207,7 @@ impl PlanningContext<'_> {
     fn orders(&self, code: &VirtualProgram, addresses: &Addresses) -> Vec<Vec<InstructionId>> {
         let dependences = Dependences::new(code, self.machine, Some(addresses));
         let scheduler = ListScheduler::new(code, &dependences, self.machine, self.parameters.window(), Some(addresses));
-        scheduler.orders(u64::MAX, &self.budget, self.budget.steps.saturating_mul(TRIAL))
+        scheduler.orders(Room::ENDLESS, &self.budget, self.budget.steps.saturating_mul(TRIAL))
     }
 
     /// The order of layers, and those in which nothing that could begin stands behind loads that have time.

@@ -137,7 +137,7 @@ fn tilings_for(context: &PlanningContext, plan: &Plan) -> Vec<Vec<Tiling>> {
 fn best_tilings(context: &PlanningContext, plan: &Plan, timing: Timing) -> Option<(u64, Vec<Tiling>)> {
     let &PlanningContext { graph, machine, parameters, budget, .. } = context;
     // Tiles of attention are worth little where they do not overlap, groups of layers often more.
-    let fine = PlanOptions::new(INTERLEAVED[1].mode);
+    let fine = PlanOptions { reserves_space: true, ..PlanOptions::new(INTERLEAVED[1].mode) };
     let options = match (is_huge(context), plan.spilled_tensors(graph).is_empty()) {
         (false, _) => vec![QUICK, fine],
         (true, true) => vec![QUICK],
@@ -289,20 +289,28 @@ fn parallel(context: &PlanningContext, timing: Timing) -> Result<Vec<Plan>, Sche
         options.par_iter().map(|&options| Candidate::new(context, options, timing)).collect()
     };
     let best = |plans: Vec<Candidate>| plans.into_iter().reduce(Candidate::or).ok_or(ScheduleError::Level(5));
-    let mut usual = all(&usual);
-    usual.extend(all(&with_space_to_overlap(context, &usual)));
+    let usual = all(&usual);
     let least = usual.iter().map(Candidate::cycles).min().unwrap_or_default();
     let is_long = usual.iter().any(|each| each.plan.as_ref().is_ok_and(|plan| plan.program.instructions.len() > LONG));
     // Of long programs, only modes that are nearly as fast.
     let is_near = |each: &&Candidate| !is_long || each.cycles() - least <= least / SMALL;
-    let early: Vec<PlanOptions> =
+    let overlapped = best(all(&with_space_to_overlap(context, &usual))).ok().filter(|plan| plan.cycles() < least);
+    let mut early: Vec<PlanOptions> =
         usual.iter().filter(is_near).map(|each| each.options.with_early_first_rows()).collect();
-    let cache_share = fastest_of(&usual).map_or(100, |fastest| fastest.options.cache_share);
     let mut found = with_load_variants(context, best(usual)?, timing)?;
+    let (mut cache_share, mut reserves_space) = (100, false);
+    if let Some(overlapped) = overlapped {
+        early.push(overlapped.options.with_early_first_rows());
+        if least - overlapped.cycles() > least / SMALL {
+            PlanOptions { cache_share, reserves_space, .. } = overlapped.options;
+        }
+        found.extend(with_load_variants(context, overlapped, timing).into_iter().flatten());
+    }
     if found.iter().all(|plan| !context.is_close(plan.program.predicted_cycles)) {
         let with_granularities = |granularities| {
             let mode = PipelineMode::Interleaved { granularities };
-            let options = PlanOptions { cache_share, ..PlanOptions::new(mode).with_early_first_rows() };
+            let options = PlanOptions { cache_share, reserves_space, ..PlanOptions::new(mode) };
+            let options = options.with_early_first_rows();
             Candidate::new(context, options, timing)
         };
         let early = all(&early);
@@ -337,12 +345,11 @@ fn with_space_to_overlap(context: &PlanningContext, usual: &[Candidate]) -> Vec<
     if context.is_close(cycles) || !is_interleaved {
         return vec![];
     }
-    let is_less = |&share: &u64| most > context.machine.cache_bytes() / 100 * share;
-    OVERLAP_SHARES
-        .into_iter()
-        .filter(is_less)
-        .map(|cache_share| PlanOptions { cache_share, ..fastest.options })
-        .collect()
+    // Where tensors take little of it, all find space.
+    let is_less = |share: u64| most > context.machine.cache_bytes() / 100 * share;
+    let [usual, smaller] = OVERLAP_SHARES;
+    let shares = [(100, usual), (usual, usual), (smaller, smaller)].into_iter().filter(|&(_, least)| is_less(least));
+    shares.map(|(cache_share, _)| PlanOptions { cache_share, reserves_space: true, ..fastest.options }).collect()
 }
 
 /// Whether a layer's result is an image of more than a pixel and fewer than two tiles of the array take.
@@ -486,6 +493,7 @@ mod tests {
                 search_load_order: narrow_weight_tiles,
                 early_first_rows: narrow_weight_tiles,
                 cache_share: 100,
+                reserves_space: narrow_weight_tiles,
             };
             let plan = context.plan(options, &|_| None).expect("room for all");
             let program = plan.program(&context);

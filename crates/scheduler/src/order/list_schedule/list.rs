@@ -26,16 +26,16 @@ const CHOICES: usize = 6;
 
 /// Memory that buffers may take.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(crate) struct Room {
     /// Bytes open at a time.
-    pub(super) bytes: u64,
+    pub bytes: u64,
     /// Whether a layer leaves room for the buffers that an earlier layer under way is yet to open.
-    pub(super) reserved: bool,
+    pub reserved: bool,
 }
 
 impl Room {
     /// No limit.
-    pub(super) const ENDLESS: Self = Self { bytes: u64::MAX, reserved: false };
+    pub const ENDLESS: Self = Self { bytes: u64::MAX, reserved: false };
 }
 
 /// A list schedule.
@@ -46,8 +46,6 @@ pub(super) struct ListSchedule {
     /// By virtual instruction.
     pub(super) starts: Vec<u64>,
     pub(super) makespan: u64,
-    /// Whether a unit was idle for want of room.
-    pub(super) lacked_room: bool,
 }
 
 impl ListScheduler<'_> {
@@ -58,8 +56,8 @@ impl ListScheduler<'_> {
             let Some((time, instruction)) = partial.choose() else { break };
             partial.issue_at(time, instruction);
         }
-        let PartialSchedule { order, starts, makespan, lacked_room, .. } = partial;
-        ListSchedule { order, starts, makespan, lacked_room }
+        let PartialSchedule { order, starts, makespan, .. } = partial;
+        ListSchedule { order, starts, makespan }
     }
 
     fn layer(&self, instruction: InstructionId) -> LayerId {
@@ -100,7 +98,6 @@ struct PartialSchedule<'a> {
     order: Vec<InstructionId>,
     starts: Vec<u64>,
     makespan: u64,
-    lacked_room: bool,
 }
 
 impl<'a> PartialSchedule<'a> {
@@ -129,7 +126,6 @@ impl<'a> PartialSchedule<'a> {
             order: Vec::with_capacity(count),
             starts: vec![0; count],
             makespan: 0,
-            lacked_room: false,
         }
     }
 
@@ -160,7 +156,6 @@ impl<'a> PartialSchedule<'a> {
                 return Some((time, found.1));
             }
             self.lanes[at].blocked = true;
-            self.lacked_room |= self.lanes[at].lacks_room(&self.memory);
         }
         // Everybody waits for room.
         let instruction = *self.lanes.iter().filter_map(|lane| lane.numbers.first()).min()?;
@@ -271,11 +266,6 @@ impl Lane {
             self.open.remove(&needed);
         }
         was_there
-    }
-
-    /// Whether there is no room for something that may begin.
-    fn lacks_room(&self, memory: &LiveBuffers) -> bool {
-        self.open.last_key_value().is_some_and(|(&needed, _)| needed > memory.room.saturating_sub(memory.bytes))
     }
 
     /// The first by key that there is room for, of some: at most `count`.

@@ -14,7 +14,8 @@
 
 mod list;
 
-use list::{ListSchedule, Room};
+use list::ListSchedule;
+pub(crate) use list::Room;
 use tpuflow_ir::{InstructionId, Machine};
 
 use crate::budget::{SearchBudget, next_random};
@@ -29,9 +30,6 @@ const ROUNDS: u32 = 8;
 
 /// Orders that are kept.
 const FINALISTS: usize = 4;
-
-/// Share of a schedule by which it must be shorter to be worth another use of the memory.
-const NOTABLE: u64 = 100;
 
 /// Instructions placed in a step of the search.
 const STEP: u64 = 1000;
@@ -92,15 +90,14 @@ impl<'a> ListScheduler<'a> {
         Self { code, dependences, jobs: jobs(code, machine), traffic, users, touches, buffers, is_early_load, window }
     }
 
-    /// The shortest order found that keeps at most `room` bytes of computed buffers open.
-    pub fn order(&self, room: u64, budget: &SearchBudget) -> Vec<InstructionId> {
+    /// The shortest order found in which open computed buffers take no more than `room`.
+    pub fn order(&self, room: Room, budget: &SearchBudget) -> Vec<InstructionId> {
         self.orders(room, budget, 0).swap_remove(0)
     }
 
     /// The shortest orders found, the shortest first: as many as take `cycles` together, at least one and at most
     /// [`FINALISTS`].
-    pub fn orders(&self, room: u64, budget: &SearchBudget, cycles: u64) -> Vec<Vec<InstructionId>> {
-        let mut room = Room { bytes: room, reserved: false };
+    pub fn orders(&self, room: Room, budget: &SearchBudget, cycles: u64) -> Vec<Vec<InstructionId>> {
         let instructions = self.jobs.len() as u64;
         let layer_order: Vec<u64> = (0..instructions).collect();
         // Later layers first: whatever has begun is brought to its end.
@@ -115,15 +112,6 @@ impl<'a> ListScheduler<'a> {
         let mut best = vec![self.improved(self.schedule(&layer_order, false, room), room, ROUNDS, budget)];
         if !budget.is_over() {
             keep(&mut best, self.improved(self.schedule(&later_layers_first, false, room), room, ROUNDS, budget));
-        }
-        // Where room is scarce, layers that run ahead may be what takes it.
-        if best[0].lacked_room && !budget.is_over() {
-            let reserved = Room { reserved: true, ..room };
-            let found = self.improved(self.schedule(&layer_order, false, reserved), reserved, ROUNDS, budget);
-            if best[0].makespan - found.makespan.min(best[0].makespan) > best[0].makespan / NOTABLE {
-                room = reserved;
-                keep(&mut best, found);
-            }
         }
         let mut random = budget.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let mut left = budget.steps / (6 * instructions.div_ceil(STEP)).max(1);
@@ -307,7 +295,7 @@ mod tests {
         for seed in 0..60 {
             let (code, dependences, jobs) = problem(seed, 7);
             let scheduler = scheduler(&code, &dependences, &jobs);
-            let found = length(&scheduler, &scheduler.order(u64::MAX, &EFFORT)).unwrap_or(u64::MAX);
+            let found = length(&scheduler, &scheduler.order(Room::ENDLESS, &EFFORT)).unwrap_or(u64::MAX);
             let mut best = u64::MAX;
             shortest(&scheduler, &mut Vec::new(), &mut best);
             assert!(found >= best, "seed {seed}: {found} in place of {best}");
@@ -397,7 +385,6 @@ mod tests {
         // Bytes in use at a time until their last reader has ended, which a schedule counts to where it begins.
         let in_use = |reserved| {
             let found = scheduler.schedule(&keys, false, Room { bytes: 4 * bytes, reserved });
-            assert!(found.lacked_room);
             let end = |at: usize| found.starts[at] + jobs[at].busy;
             let lives = scheduler.users.iter().map(|users| (found.starts[users[0].index()], end(users[1].index())));
             let lives: Vec<(u64, u64)> = lives.collect();
@@ -414,12 +401,12 @@ mod tests {
             let (code, dependences, jobs) = problem(seed, 60);
             let scheduler = scheduler(&code, &dependences, &jobs);
             let layer_order: Vec<InstructionId> = code.ids().collect();
-            let order = scheduler.order(u64::MAX, &EFFORT);
+            let order = scheduler.order(Room::ENDLESS, &EFFORT);
             assert!(
                 length(&scheduler, &order).is_some_and(|found| Some(found) <= length(&scheduler, &layer_order)),
                 "seed {seed}"
             );
-            assert_eq!(order, scheduler.order(u64::MAX, &EFFORT));
+            assert_eq!(order, scheduler.order(Room::ENDLESS, &EFFORT));
         }
     }
 }
