@@ -21,7 +21,7 @@ use crate::error::ScheduleError;
 use crate::memory_space::{LoweredNetwork, PortPlace};
 use crate::network::summary;
 use crate::options::PipelineMode;
-use crate::virtual_program::addresses::{Addresses, Lifetime, lifetimes, resolve_view};
+use crate::virtual_program::addresses::{Addresses, Lifetime, computed_bytes, lifetimes, resolve_view};
 use crate::virtual_program::{BufferId, Content, Memory, VirtualProgram};
 use allocations::allocations;
 pub(crate) use cost_model::CostModel;
@@ -197,22 +197,10 @@ impl Plan {
         2 * machine.ddr_cycles(bytes) / machine.channels() as u64 > self.program.predicted_cycles
     }
 
-    /// Most bytes of the cache that hold what is computed, or read again later, at a time.
+    /// Most bytes of the cache that hold what is computed at a time.
     pub fn computed_bytes_at_a_time(&self) -> u64 {
         let code = &self.lowered.code;
-        let loaded = code.loaded_alone();
-        let mut changes = vec![0i64; code.instructions.len() + 1];
-        for ((buffer, life), &loaded) in code.buffers.iter().zip(lifetimes(code)).zip(&loaded) {
-            if let (Some((first, last)), Memory::Cache, false) = (life, buffer.memory, loaded) {
-                changes[first.index()] += buffer.bytes as i64;
-                changes[last.index() + 1] -= buffer.bytes as i64;
-            }
-        }
-        let at_a_time = changes.into_iter().scan(0, |bytes, change| {
-            *bytes += change;
-            Some(*bytes)
-        });
-        at_a_time.max().unwrap_or(0).cast_unsigned()
+        computed_bytes(code, &lifetimes(code)).into_iter().max().unwrap_or(0)
     }
 
     /// Tensors of the graph that live in external memory though they are neither constants nor ports.

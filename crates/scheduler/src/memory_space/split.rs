@@ -21,7 +21,7 @@ use tpuflow_ir::access::{Stretch, accesses};
 use tpuflow_ir::isa::{Vector, VectorOp};
 use tpuflow_ir::{Descriptor, InstructionId, Machine, Space, View, Work};
 
-use crate::virtual_program::addresses::{lifetimes, resolve};
+use crate::virtual_program::addresses::{computed_bytes, lifetimes, resolve};
 use crate::virtual_program::dependence::side_by_side;
 use crate::virtual_program::{BufferId, Content, Memory, VirtualAddress, VirtualInstruction, VirtualProgram};
 
@@ -36,7 +36,7 @@ const LEAST_WITH_HALO: u64 = 512;
 const HALO: u64 = 4;
 
 /// Share of the cache, as a fraction.
-const SPLIT_SHARE: (i64, i64) = (4, 5);
+const SPLIT_SHARE: (u64, u64) = (4, 5);
 
 /// Bytes of a buffer that a virtual instruction reads or writes.
 struct BufferAccess {
@@ -69,22 +69,11 @@ impl SubBuffer {
 /// By buffer, whether what is computed takes no more than [`SPLIT_SHARE`] of the cache while it is in use: pieces lie in many banks, and
 /// a cache that is nearly full has better use for stretches without holes.
 pub(crate) fn with_space(code: &VirtualProgram, machine: &Machine) -> Vec<bool> {
-    let loaded = code.loaded_alone();
     let live_ranges = lifetimes(code);
-    let mut changes = vec![0i64; code.instructions.len() + 1];
-    for ((buffer, life), id) in code.buffers.iter().zip(&live_ranges).zip((0..).map(BufferId)) {
-        if let (Some((first, last)), Memory::Cache, false) = (life, buffer.memory, loaded[id.index()]) {
-            changes[first.0 as usize] += buffer.bytes as i64;
-            changes[last.0 as usize + 1] -= buffer.bytes as i64;
-        }
-    }
-    // How many instructions before each find the cache more than half full.
-    let (mut bytes, mut full) = (0, vec![0u32]);
-    for change in changes {
-        bytes += change;
-        full.push(
-            full[full.len() - 1] + u32::from(SPLIT_SHARE.1 * bytes > SPLIT_SHARE.0 * machine.cache_bytes() as i64),
-        );
+    // How many instructions before each find the cache fuller than that.
+    let mut full = vec![0u32];
+    for bytes in computed_bytes(code, &live_ranges) {
+        full.push(full[full.len() - 1] + u32::from(SPLIT_SHARE.1 * bytes > SPLIT_SHARE.0 * machine.cache_bytes()));
     }
     let is_free = |life: &Option<(InstructionId, InstructionId)>| {
         let Some((first, last)) = life else { return false };

@@ -23,7 +23,7 @@ use crate::memory_space::port_parts::cut_ports;
 use crate::memory_space::split::{split_live_ranges, with_space};
 use crate::memory_space::{LoweredNetwork, assign_memory_spaces};
 use crate::options::{PipelineMode, PlanOptions};
-use crate::order::list_schedule::{ListScheduler, Room};
+use crate::order::list_schedule::{BufferLimit, ListScheduler};
 use crate::order::prefetch::{PrefetchDistance, Residents, prefetch};
 use crate::parameters::IoMemory;
 use crate::virtual_program::addresses::Addresses;
@@ -191,8 +191,8 @@ impl PlanningContext<'_> {
         let scheduler = ListScheduler::new(code, &dependences, machine, window, None);
         for share in OPEN_SHARES {
             self.in_time().ok()?;
-            let room = Room { bytes: machine.cache_bytes() / 100 * share, reserved: options.reserves_space };
-            let order = scheduler.order(room, &self.budget);
+            let limit = BufferLimit { bytes: machine.cache_bytes() / 100 * share, reserves: options.reserves_space };
+            let order = scheduler.order(limit, &self.budget);
             let mut scheduled = code.reordered(&scheduler.late_loads(&order));
             if let Ok(found) = self.with_prefetches(&mut scheduled, options.search_load_order) {
                 let orders = self.orders(&scheduled, &found);
@@ -207,7 +207,7 @@ impl PlanningContext<'_> {
     fn orders(&self, code: &VirtualProgram, addresses: &Addresses) -> Vec<Vec<InstructionId>> {
         let dependences = Dependences::new(code, self.machine, Some(addresses));
         let scheduler = ListScheduler::new(code, &dependences, self.machine, self.parameters.window(), Some(addresses));
-        scheduler.orders(Room::ENDLESS, &self.budget, self.budget.steps.saturating_mul(TRIAL))
+        scheduler.orders(BufferLimit::NONE, &self.budget, self.budget.steps.saturating_mul(TRIAL))
     }
 
     /// The order of layers, and those in which nothing that could begin stands behind loads that have time.

@@ -13,7 +13,7 @@ use crate::memory_space::kept_constants::keep_constants;
 use crate::memory_space::{LoweredNetwork, assign_memory_spaces};
 use crate::options::granularity::{StageGranularities, TileGranularity};
 use crate::options::{PipelineMode, PlanOptions};
-use crate::order::list_schedule::{ListScheduler, Room};
+use crate::order::list_schedule::{BufferLimit, ListScheduler};
 use crate::parameters::Parameters;
 use crate::tiling::groups::{Pricing, groups};
 use crate::virtual_program::addresses::Addresses;
@@ -85,8 +85,8 @@ impl<'a> Phases<'a> {
         let (machine, code) = (self.context.machine, &placed.0.code);
         let dependences = Dependences::new(code, machine, None);
         let scheduler = ListScheduler::new(code, &dependences, machine, self.context.parameters.window(), None);
-        let order =
-            scheduler.order(Room { bytes: machine.cache_bytes() / 100 * OPEN, reserved: false }, &self.context.budget);
+        let order = scheduler
+            .order(BufferLimit { bytes: machine.cache_bytes() / 100 * OPEN, reserves: false }, &self.context.budget);
         Ordered(placed.0.reordered(&scheduler.late_loads(&order)))
     }
 

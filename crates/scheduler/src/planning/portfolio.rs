@@ -284,7 +284,7 @@ fn parallel(context: &PlanningContext, timing: Timing) -> Result<Vec<Plan>, Sche
     if is_huge {
         modes.retain(|mode| HUGE_MODES.contains(mode));
     }
-    let usual: Vec<PlanOptions> = modes.iter().copied().map(PlanOptions::new).collect();
+    let usual: Vec<PlanOptions> = modes.into_iter().map(PlanOptions::new).collect();
     let all = |options: &[PlanOptions]| -> Vec<Candidate> {
         options.par_iter().map(|&options| Candidate::new(context, options, timing)).collect()
     };

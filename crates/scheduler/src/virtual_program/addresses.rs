@@ -2,7 +2,7 @@
 
 use tpuflow_ir::{Instruction, InstructionId, Space, Unit, View, Work};
 
-use super::{VirtualAddress, VirtualInstruction, VirtualProgram};
+use super::{Memory, VirtualAddress, VirtualInstruction, VirtualProgram};
 
 /// Where every buffer lies: space and byte address.
 pub(crate) type Addresses = Vec<(Space, u64)>;
@@ -21,6 +21,25 @@ pub(crate) fn lifetimes(code: &VirtualProgram) -> Vec<Option<Lifetime>> {
         }
     }
     live_ranges
+}
+
+/// By instruction, and once more behind the last, bytes of the cache in use for what is computed, not loaded alone.
+pub(crate) fn computed_bytes(code: &VirtualProgram, live_ranges: &[Option<Lifetime>]) -> Vec<u64> {
+    let loaded = code.loaded_alone();
+    let mut bytes = vec![0u64; code.instructions.len() + 1];
+    for ((buffer, life), loaded) in code.buffers.iter().zip(live_ranges).zip(loaded) {
+        if let (Some((first, last)), Memory::Cache, false) = (life, buffer.memory, loaded) {
+            // Changes first: what ends is taken off, modulo 2^64.
+            bytes[first.index()] = bytes[first.index()].wrapping_add(buffer.bytes);
+            bytes[last.index() + 1] = bytes[last.index() + 1].wrapping_sub(buffer.bytes);
+        }
+    }
+    let mut now = 0u64;
+    for change in &mut bytes {
+        now = now.wrapping_add(*change);
+        *change = now;
+    }
+    bytes
 }
 
 /// The real address behind a virtual one.

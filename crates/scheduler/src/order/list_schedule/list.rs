@@ -3,8 +3,8 @@
 //! What may begin is a matter of three things: its predecessors are done (they wait in the unit's [`Lane`]), its layer is among
 //! those that may be in progress ([`Group`]), and there is room for the buffers it opens ([`LiveBuffers`]). Memory is a resource like
 //! units: an instruction that opens a buffer for which there is no room waits until others are closed; where everything waits,
-//! the first in the given order goes on, so that no order can get stuck. A layer far ahead may take the room that one before it
-//! needs to go on; with [`Room::reserved`] it leaves that much.
+//! the first in the given order goes on, so that no order can get stuck. A layer far ahead may take the space that one before it
+//! needs to go on; with [`BufferLimit::reserves`] it leaves that much.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -24,18 +24,18 @@ type Entry = (u64, InstructionId);
 /// Instructions looked at for the one that meets the fewest others at banks.
 const CHOICES: usize = 6;
 
-/// Memory that buffers may take.
+/// Limit of the buffers of the cache that are open at a time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
-    /// Bytes open at a time.
+pub(crate) struct BufferLimit {
+    /// Their bytes.
     pub bytes: u64,
-    /// Whether a layer leaves room for the buffers that an earlier layer under way is yet to open.
-    pub reserved: bool,
+    /// Whether a layer leaves space for the buffers that an earlier layer in progress is yet to open.
+    pub reserves: bool,
 }
 
-impl Room {
+impl BufferLimit {
     /// No limit.
-    pub const ENDLESS: Self = Self { bytes: u64::MAX, reserved: false };
+    pub const NONE: Self = Self { bytes: u64::MAX, reserves: false };
 }
 
 /// A list schedule.
@@ -50,8 +50,8 @@ pub(super) struct ListSchedule {
 
 impl ListScheduler<'_> {
     /// The list schedule by `keys`, smallest first; with `reverse`, that of the reversed network.
-    pub(super) fn schedule(&self, keys: &[u64], reverse: bool, room: Room) -> ListSchedule {
-        let mut partial = PartialSchedule::new(self, keys, reverse, room);
+    pub(super) fn schedule(&self, keys: &[u64], reverse: bool, limit: BufferLimit) -> ListSchedule {
+        let mut partial = PartialSchedule::new(self, keys, reverse, limit);
         while partial.order.len() < self.jobs.len() {
             let Some((time, instruction)) = partial.choose() else { break };
             partial.issue_at(time, instruction);
@@ -101,7 +101,7 @@ struct PartialSchedule<'a> {
 }
 
 impl<'a> PartialSchedule<'a> {
-    fn new(scheduler: &'a ListScheduler<'a>, keys: &'a [u64], reverse: bool, room: Room) -> Self {
+    fn new(scheduler: &'a ListScheduler<'a>, keys: &'a [u64], reverse: bool, limit: BufferLimit) -> Self {
         let count = scheduler.jobs.len();
         let (before, after) = if reverse {
             (&scheduler.dependences.after, &scheduler.dependences.before)
@@ -121,7 +121,7 @@ impl<'a> PartialSchedule<'a> {
             left,
             ready: vec![0; count],
             lanes,
-            memory: LiveBuffers::new(scheduler, room),
+            memory: LiveBuffers::new(scheduler, limit),
             group: Group::new(scheduler.code, if reverse { u32::MAX } else { scheduler.window }),
             order: Vec::with_capacity(count),
             starts: vec![0; count],
@@ -334,11 +334,11 @@ struct LiveBuffers {
 }
 
 impl LiveBuffers {
-    fn new(scheduler: &ListScheduler, room: Room) -> Self {
+    fn new(scheduler: &ListScheduler, limit: BufferLimit) -> Self {
         let size = |buffer: &BufferId| scheduler.code.buffers[buffer.index()].bytes;
         let more = scheduler.buffers.iter().map(|list| list.iter().map(size).sum()).collect();
         let mut unopened = Vec::new();
-        if room.reserved {
+        if limit.reserves {
             for (buffer, users) in scheduler.code.buffers.iter().zip(&scheduler.users) {
                 if let Some(layer) = users.first().map(|&first| scheduler.layer(first).index()) {
                     unopened.resize(unopened.len().max(layer + 1), 0);
@@ -347,10 +347,10 @@ impl LiveBuffers {
             }
         }
         let opened = vec![false; scheduler.touches.len()];
-        Self { left: scheduler.touches.clone(), opened, more, bytes: 0, room: room.bytes, unopened }
+        Self { left: scheduler.touches.clone(), opened, more, bytes: 0, room: limit.bytes, unopened }
     }
 
-    /// Whether the buffers an instruction opens leave room for those that any one of some layers is yet to open.
+    /// Whether the buffers an instruction opens leave space for those that any one of some layers is yet to open.
     fn leaves_enough(&self, instruction: InstructionId, layers: Range<usize>) -> bool {
         let needed = self.needed(instruction);
         if self.unopened.is_empty() || needed == 0 {

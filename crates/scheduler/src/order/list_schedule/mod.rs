@@ -14,8 +14,8 @@
 
 mod list;
 
+pub(crate) use list::BufferLimit;
 use list::ListSchedule;
-pub(crate) use list::Room;
 use tpuflow_ir::{InstructionId, Machine};
 
 use crate::budget::{SearchBudget, next_random};
@@ -90,14 +90,14 @@ impl<'a> ListScheduler<'a> {
         Self { code, dependences, jobs: jobs(code, machine), traffic, users, touches, buffers, is_early_load, window }
     }
 
-    /// The shortest order found in which open computed buffers take no more than `room`.
-    pub fn order(&self, room: Room, budget: &SearchBudget) -> Vec<InstructionId> {
-        self.orders(room, budget, 0).swap_remove(0)
+    /// The shortest order found in which open computed buffers keep to `limit`.
+    pub fn order(&self, limit: BufferLimit, budget: &SearchBudget) -> Vec<InstructionId> {
+        self.orders(limit, budget, 0).swap_remove(0)
     }
 
     /// The shortest orders found, the shortest first: as many as take `cycles` together, at least one and at most
     /// [`FINALISTS`].
-    pub fn orders(&self, room: Room, budget: &SearchBudget, cycles: u64) -> Vec<Vec<InstructionId>> {
+    pub fn orders(&self, limit: BufferLimit, budget: &SearchBudget, cycles: u64) -> Vec<Vec<InstructionId>> {
         let instructions = self.jobs.len() as u64;
         let layer_order: Vec<u64> = (0..instructions).collect();
         // Later layers first: whatever has begun is brought to its end.
@@ -109,9 +109,9 @@ impl<'a> ListScheduler<'a> {
             .zip(0..)
             .map(|(instruction, i)| depth(instruction.layer.0) * instructions + i)
             .collect();
-        let mut best = vec![self.improved(self.schedule(&layer_order, false, room), room, ROUNDS, budget)];
+        let mut best = vec![self.improved(self.schedule(&layer_order, false, limit), limit, ROUNDS, budget)];
         if !budget.is_over() {
-            keep(&mut best, self.improved(self.schedule(&later_layers_first, false, room), room, ROUNDS, budget));
+            keep(&mut best, self.improved(self.schedule(&later_layers_first, false, limit), limit, ROUNDS, budget));
         }
         let mut random = budget.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let mut left = budget.steps / (6 * instructions.div_ceil(STEP)).max(1);
@@ -119,7 +119,7 @@ impl<'a> ListScheduler<'a> {
             // From a thousandth to a sixteenth of the whole.
             let reach = (best[0].makespan >> (4 + left % 7)).max(1);
             let keys: Vec<u64> = best[0].starts.iter().map(|&start| start + next_random(&mut random) % reach).collect();
-            keep(&mut best, self.improved(self.schedule(&keys, false, room), room, 1, budget));
+            keep(&mut best, self.improved(self.schedule(&keys, false, limit), limit, 1, budget));
             left -= 1;
         }
         let count = (cycles / best[0].makespan.max(1)).max(1) as usize;
@@ -127,15 +127,15 @@ impl<'a> ListScheduler<'a> {
     }
 
     /// The shortest of a schedule and those that come from it in some rounds, as long as there is time.
-    fn improved(&self, first: ListSchedule, room: Room, rounds: u32, budget: &SearchBudget) -> ListSchedule {
+    fn improved(&self, first: ListSchedule, limit: BufferLimit, rounds: u32, budget: &SearchBudget) -> ListSchedule {
         let mut best = first.clone();
         let mut seen = vec![first];
         for round in 0..rounds as usize {
             if budget.is_over() {
                 break;
             }
-            let back = self.schedule(&self.mirrored(&seen[round]), true, Room::ENDLESS);
-            let schedule = self.schedule(&self.mirrored(&back), false, room);
+            let back = self.schedule(&self.mirrored(&seen[round]), true, BufferLimit::NONE);
+            let schedule = self.schedule(&self.mirrored(&back), false, limit);
             // A schedule depends on the one before alone: from here on they would come again in turn.
             if seen.contains(&schedule) {
                 break;
@@ -295,7 +295,7 @@ mod tests {
         for seed in 0..60 {
             let (code, dependences, jobs) = problem(seed, 7);
             let scheduler = scheduler(&code, &dependences, &jobs);
-            let found = length(&scheduler, &scheduler.order(Room::ENDLESS, &EFFORT)).unwrap_or(u64::MAX);
+            let found = length(&scheduler, &scheduler.order(BufferLimit::NONE, &EFFORT)).unwrap_or(u64::MAX);
             let mut best = u64::MAX;
             shortest(&scheduler, &mut Vec::new(), &mut best);
             assert!(found >= best, "seed {seed}: {found} in place of {best}");
@@ -337,7 +337,7 @@ mod tests {
         scheduler.window = 4;
         let start = |scheduler: &ListScheduler| {
             let keys: Vec<u64> = (0..jobs.len() as u64).collect();
-            scheduler.schedule(&keys, false, Room::ENDLESS).starts[layers as usize]
+            scheduler.schedule(&keys, false, BufferLimit::NONE).starts[layers as usize]
         };
         assert!(start(&scheduler) > 100);
         scheduler.is_early_load[layers as usize] = true;
@@ -346,7 +346,7 @@ mod tests {
 
     /// Chains of a product, a softmax and a product: what each makes takes a buffer, of which four are open at a time.
     #[test]
-    fn products_of_later_chains_leave_room_for_the_softmax_before_them() {
+    fn products_of_later_chains_leave_space_for_the_softmax_before_them() {
         let (chains, bytes) = (12u32, 100);
         let mut code = VirtualProgram::default();
         let work = problem(0, 1).0.instructions[0].work.clone();
@@ -383,8 +383,8 @@ mod tests {
         // First products are the most urgent.
         let keys: Vec<u64> = (0..jobs.len() as u64).map(|at| if at % 3 == 0 { at } else { 100 + at }).collect();
         // Bytes in use at a time until their last reader has ended, which a schedule counts to where it begins.
-        let in_use = |reserved| {
-            let found = scheduler.schedule(&keys, false, Room { bytes: 4 * bytes, reserved });
+        let in_use = |reserves| {
+            let found = scheduler.schedule(&keys, false, BufferLimit { bytes: 4 * bytes, reserves });
             let end = |at: usize| found.starts[at] + jobs[at].busy;
             let lives = scheduler.users.iter().map(|users| (found.starts[users[0].index()], end(users[1].index())));
             let lives: Vec<(u64, u64)> = lives.collect();
@@ -401,12 +401,12 @@ mod tests {
             let (code, dependences, jobs) = problem(seed, 60);
             let scheduler = scheduler(&code, &dependences, &jobs);
             let layer_order: Vec<InstructionId> = code.ids().collect();
-            let order = scheduler.order(Room::ENDLESS, &EFFORT);
+            let order = scheduler.order(BufferLimit::NONE, &EFFORT);
             assert!(
                 length(&scheduler, &order).is_some_and(|found| Some(found) <= length(&scheduler, &layer_order)),
                 "seed {seed}"
             );
-            assert_eq!(order, scheduler.order(Room::ENDLESS, &EFFORT));
+            assert_eq!(order, scheduler.order(BufferLimit::NONE, &EFFORT));
         }
     }
 }
