@@ -230,7 +230,7 @@ impl Network {
         let bias = self.constant("bias", &[width], DType::I32);
         let epilogue =
             Fixed(Epilogue { first_shift: None, requant: Self::requant(width, depth, rectified), table: None });
-        let op = Op::MatMul { a: input, b, bias: Some(bias), epilogue };
+        let op = Op::MatMul { a: input, b, bias: Some(bias), epilogue, partial: false };
         self.layer("dense", op, &[rows, width])
     }
 

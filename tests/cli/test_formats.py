@@ -104,13 +104,13 @@ def test_a_later_version_is_refused_in_one_line(command: Command, tmp_path: Path
     content = (VERSIONS[0] / name).read_bytes()
     path = tmp_path / name
     # One digit more, one letter less: the header keeps its length.
-    later = re.sub(rb'version\\":\d,\\"sha256', b'version\\\\":13,\\\\"sha25', content, count=1)
+    later = re.sub(rb'version\\":\d,\\"sha256', b'version\\\\":14,\\\\"sha25', content, count=1)
     assert later != content
     path.write_bytes(later)
     done = command("inspect", path)
     assert done.status == 1
     (line,) = done.err.splitlines()
-    assert "version 13" in line and "newer than this build, which reads" in line and name in line
+    assert "version 14" in line and "newer than this build, which reads" in line and name in line
 
 
 @pytest.mark.feature("MSC-18")

@@ -82,12 +82,12 @@ def test_other_versions_and_machines_are_refused_with_both_sides(path: Path, tmp
     at = content.index(b'version\\":') + len(b'version\\":')
     other = tmp_path / "later.tpu"
     kept = content[at + 1 :].replace(b"sha256", b"sha25", 1)  # the header keeps its length
-    other.write_bytes(content[:at] + b"13" + kept)
+    other.write_bytes(content[:at] + b"14" + kept)
     slow = tmp_path / "slow.toml"
     slow.write_text(machine_text("128x128_asic").replace("clock_hz = 1_000_000_000", "clock_hz = 500000000"))
     with (
         Device.open() as device,
-        pytest.raises(FileError, match=r"version 13 .*newer than this build, which reads \d"),
+        pytest.raises(FileError, match=r"version 14 .*newer than this build, which reads \d"),
     ):
         device.load(other)
     with Device.open(str(slow)) as device:

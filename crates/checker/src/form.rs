@@ -111,6 +111,13 @@ fn matrix(program: &Program, m: &Matrix) -> Result<(), Fault> {
     let types = [m.input.dtype, m.output.dtype, d.weight_dtype];
     let fits = match &d.float {
         Some(_) => m.input.dtype == d.weight_dtype && types.into_iter().all(DType::is_float),
+        None if m.output.dtype == DType::I64 => {
+            // Sums as they are: of one matrix, with nothing behind them.
+            let is_plain = d.window.kernel == [1, 1] && d.window.stride == [1, 1] && d.window.pads == [0; 4];
+            let is_one = m.first_column.checked_add(m.columns).is_some_and(|end| end <= d.group_out);
+            let ends = d.table.is_none() && d.first_shift.is_none();
+            is_plain && is_one && ends && m.input.dtype.is_code() && d.weight_dtype.is_code()
+        }
         None => types.into_iter().all(DType::is_code),
     };
     Rule::ElementTypes.require(fits, "codes, or floats of one type", format_args!("{types:?}"))?;

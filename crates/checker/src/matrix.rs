@@ -88,7 +88,7 @@ impl Walk<'_> {
                 };
                 (linear, *window, c, o / groups)
             }
-            Op::MatMul { a, b, bias, epilogue } => {
+            Op::MatMul { a, b, bias, epilogue, .. } => {
                 let [.., k, n] = e.graph.tensor(*b).shape[..] else {
                     return Err(Rule::Operator.violation("a right operand of rank 2 or more", "one below"));
                 };

@@ -6,7 +6,7 @@ use tpuflow_ir::isa::{
     Codes, FLOAT_NORM_BYTES, FloatFunction, FloatOutput, NormParameters, Scaling, Slope, Vector, VectorOp,
 };
 use tpuflow_ir::op::{Exponentials, Norm, Slopes};
-use tpuflow_ir::{Descriptor, Finish, Layer, Op, Requant, TensorId, View};
+use tpuflow_ir::{DType, Descriptor, Finish, Layer, Op, Requant, TensorId, View};
 
 use crate::contents::{Element, Value};
 use crate::matrix::same_finish;
@@ -130,15 +130,15 @@ impl Walk<'_> {
                 )?;
                 (agrees && *input_zero == zero(*input) && check_scaling(positive, requant).is_ok(), vec![*input])
             }
-            (
-                VectorOp::Softmax { coefficient, scaling },
-                Op::Softmax { input, exponentials: Fixed(exponentials), mask },
-            ) => {
+            (VectorOp::Softmax { coefficient, scaling }, Op::Softmax { exponentials: Fixed(exponentials), .. }) => {
                 let Exponentials { coefficient: c, multiplier, shift, zero_point, lo, hi } = exponentials;
                 let agrees = coefficient == c
                     && (scaling.multiplier, scaling.shift) == (*multiplier, *shift)
                     && (scaling.codes.zero_point, scaling.codes.lo, scaling.codes.hi) == (*zero_point, *lo, *hi);
-                (agrees, std::iter::once(*input).chain(*mask).collect())
+                (agrees, layer.op.operands())
+            }
+            (VectorOp::SoftmaxStatistics { measure }, Op::SoftmaxStatistics { measure: m, .. }) => {
+                (measure == m, layer.op.operands())
             }
             (VectorOp::LayerNorm { .. } | VectorOp::SharedLayerNorm { .. }, Op::LayerNorm { input, .. }) => {
                 (self.has_norm_parameters(op, v, &layer.op)?, vec![*input])
@@ -229,7 +229,7 @@ impl Walk<'_> {
                 let agrees = *per_channel == (slopes.negative.len() > 1);
                 agrees.then(|| (&slopes.finish, vec![*input]))
             }
-            (FloatFunction::Softmax, Op::Softmax { input, exponentials: Float(finish), mask }) => {
+            (FloatFunction::Softmax, Op::Softmax { input, exponentials: Float(finish), mask, .. }) => {
                 Some((finish, std::iter::once(*input).chain(*mask).collect()))
             }
             (
@@ -287,9 +287,46 @@ impl Walk<'_> {
         operands: Option<&[TensorId]>,
         output: Option<TensorId>,
     ) -> Result<(), Fault> {
+        // Statistics have pixels of their own, so the others go by the codes.
+        let is_statistics = matches!(op, VectorOp::SoftmaxStatistics { .. });
+        let Some(first) = v.inputs.first() else { return Ok(()) };
+        let result = if is_statistics { (first, operands.map(|o| o[0])) } else { (&v.output, output) };
+        let last = v.inputs.len() - 1;
+        if is_statistics {
+            self.statistics(v, &v.output, output, result).map_err(|fault| fault.of_operand(Operand::Output))?;
+        }
         for (i, view) in v.inputs.iter().enumerate() {
-            self.operand(op, v, view, operands.map(|o| o[i]), output)
-                .map_err(|fault| fault.of_operand(Operand::Input(i)))?;
+            let tensor = operands.map(|o| o[i]);
+            let found = if i == last && op.has_statistics(v) {
+                self.statistics(v, view, tensor, result).and_then(|()| {
+                    let rows = v.first_row..v.first_row + v.rows;
+                    self.consume(view, tensor, rows, 0..view.width, 0..view.channels)
+                })
+            } else {
+                self.operand(op, v, view, tensor, result)
+            };
+            found.map_err(|fault| fault.of_operand(Operand::Input(i)))?;
+        }
+        Ok(())
+    }
+
+    /// Statistics of the pixels that a view of codes has: two numbers for each, whole.
+    fn statistics(
+        &self,
+        v: &Vector,
+        view: &View,
+        tensor: Option<TensorId>,
+        (codes, of): (&View, Option<TensorId>),
+    ) -> Result<(), Fault> {
+        let form = |view: &View| (view.rows, view.height, view.width);
+        Rule::Geometry.require_equal("statistics of pixels", &form(codes), &form(view))?;
+        let whole = (view.channels, view.dtype);
+        Rule::Channels.require_equal("numbers of a pixel", &(2, DType::I64), &whole)?;
+        Rule::Extent.require(v.first_row + v.rows <= view.rows, "rows of the statistics", v.first_row + v.rows)?;
+        self.all_channels(view, tensor)?;
+        if tensor.is_some() {
+            self.all_channels(codes, of)?;
+            Rule::SamePixels.require_equal("first pixel", &codes.origin[0], &view.origin[0])?;
         }
         Ok(())
     }
@@ -300,11 +337,12 @@ impl Walk<'_> {
         v: &Vector,
         view: &View,
         tensor: Option<TensorId>,
-        output: Option<TensorId>,
+        (of, output): (&View, Option<TensorId>),
     ) -> Result<(), Fault> {
         let whole_pixels = matches!(
             op,
             VectorOp::Softmax { .. }
+                | VectorOp::SoftmaxStatistics { .. }
                 | VectorOp::LayerNorm { .. }
                 | VectorOp::SharedLayerNorm { .. }
                 | VectorOp::ArgMax { .. }
@@ -340,13 +378,13 @@ impl Walk<'_> {
                 Ok(())
             }
             _ => {
-                self.check_channels(view, &v.output, tensor.zip(output))?;
+                self.check_channels(view, of, tensor.zip(output))?;
                 for row in rows {
                     if self.repeats_pixels(view, tensor) {
-                        self.check_repeated_row(view, &v.output, row, tensor.zip(output))?;
+                        self.check_repeated_row(view, of, row, tensor.zip(output))?;
                         continue;
                     }
-                    let line = self.same_row(view, &v.output, row, tensor.zip(output))?;
+                    let line = self.same_row(view, of, row, tensor.zip(output))?;
                     self.consume(view, tensor, line..line + 1, 0..view.width, 0..view.channels)?;
                 }
                 Ok(())

@@ -65,7 +65,7 @@ pub fn parameters(graph: &Graph, op: &Op) -> Vec<u8> {
         Op::Conv { input, weights, bias, epilogue, .. } => {
             (input, weights, Some(bias), epilogue, graph.tensor(*weights).shape.first())
         }
-        Op::MatMul { a, b, bias, epilogue } => (a, b, bias.as_ref(), epilogue, graph.tensor(*b).shape.last()),
+        Op::MatMul { a, b, bias, epilogue, .. } => (a, b, bias.as_ref(), epilogue, graph.tensor(*b).shape.last()),
         Op::PRelu { slopes: Fixed(slopes), .. } => {
             for (&multiplier, &shift) in slopes.negative_multiplier.iter().zip(&slopes.negative_shift) {
                 Slope { multiplier: multiplier as i16, shift }.encode(&mut out);

@@ -189,6 +189,9 @@ impl Graph {
                 tensor.constant = Some(packed.expand(&tensor.shape).into());
             }
         }
+        if let Some(layer) = graph.layers.iter().find(|layer| layer.op.is_of_blocks()) {
+            return Err(FileError::Blocks(layer.name.clone()));
+        }
         let broken = graph.verify();
         if broken.is_empty() { Ok(graph) } else { Err(GraphErrors(broken).into()) }
     }
@@ -221,6 +224,7 @@ mod tests {
             b,
             bias: None,
             epilogue: Arithmetic::Fixed(Epilogue { first_shift: None, requant, table: None }),
+            partial: false,
         };
         let y = builder.layer("product", op, tensor("y", &[2, 2], DType::I8, None), vec![]).expect("fits");
         builder.output(y);

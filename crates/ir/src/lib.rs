@@ -40,6 +40,7 @@ pub mod text;
 pub mod tiling;
 pub mod timing;
 pub mod width;
+mod window;
 
 pub use arithmetic::Arithmetic;
 pub use dtype::DType;
@@ -52,7 +53,7 @@ pub use index::{BankId, DescriptorId, InstructionId, LayerId, TensorId};
 pub use isa::{Descriptor, Instruction, Unit, Wait, Work};
 pub use layout::{Space, View};
 pub use machine::Machine;
-pub use op::{BinaryKind, Divisor, Epilogue, LinearTap, Op, PadMode, ReduceKind, Table, TableEntry, Window};
+pub use op::{BinaryKind, Divisor, Epilogue, LinearTap, Measure, Op, PadMode, ReduceKind, Table, TableEntry, Window};
 pub use packed::Packed;
 pub use program::{Bounds, Port, PortPart, Program};
 pub use quant::{Quant, Requant};

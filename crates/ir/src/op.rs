@@ -6,11 +6,10 @@
 //! point for codes and IEEE for floats. Operators without one only move or compare elements, of whatever type. The
 //! arithmetic of each operator is defined in `docs/arithmetic.md`.
 
-use std::ops::Range;
-
 use serde::{Deserialize, Serialize};
 
 use crate::arithmetic::Arithmetic;
+pub use crate::window::Window;
 use crate::{Finish, Real, Requant, Tensor, TensorId};
 
 /// A function of one variable: sampled values between which is interpolated, in one of the forms of [`crate::table`].
@@ -38,45 +37,6 @@ pub struct Epilogue {
     /// A fused unary function that reads the 16-bit intermediate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<Table>,
-}
-
-/// Window geometry of convolutions and pools.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Window {
-    /// Kernel height and width.
-    pub kernel: [u32; 2],
-    /// Vertical and horizontal stride.
-    pub stride: [u32; 2],
-    /// Vertical and horizontal dilation.
-    pub dilation: [u32; 2],
-    /// Padding: top, left, bottom, right. Padded taps contribute real zero (pools: see the operator).
-    pub pads: [u32; 4],
-}
-
-impl Window {
-    /// Output height and width for an input of `height` x `width`, or `None` when the window does not fit.
-    #[must_use]
-    pub fn output(&self, height: usize, width: usize) -> Option<[usize; 2]> {
-        let along = |size: usize, axis: usize| {
-            let extent = (self.kernel[axis] as usize - 1) * self.dilation[axis] as usize + 1;
-            let padded = size + self.pads[axis] as usize + self.pads[axis + 2] as usize;
-            (padded >= extent).then(|| (padded - extent) / self.stride[axis] as usize + 1)
-        };
-        Some([along(height, 0)?, along(width, 1)?])
-    }
-
-    /// The kernel's rows (`axis` 0) or columns that lie on a line of `size` cells, when its first lies at `start`.
-    #[must_use]
-    pub fn inside(&self, axis: usize, start: i64, size: u32) -> Range<u32> {
-        let kernel = self.kernel[axis];
-        let from = |line: i64| {
-            let step = i64::from(self.dilation[axis].max(1));
-            let ahead = (line - start).max(0);
-            (ahead / step + i64::from(ahead % step > 0)).min(kernel.into()) as u32
-        };
-        from(0)..from(size.into())
-    }
 }
 
 /// Binary elementwise functions.
@@ -131,6 +91,19 @@ pub enum ReduceKind {
     SumSquare,
     /// The Euclidean norm; of codes `floor(sqrt(sum (x - Z)^2 * 2^16))`, with eight fraction bits.
     Norm,
+}
+
+/// What [`Op::SoftmaxStatistics`] takes of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measure {
+    /// The largest code.
+    Maximum,
+    /// The sum of the exponentials of the distances to the largest code.
+    Sum {
+        /// See [`Exponentials`].
+        coefficient: u64,
+    },
 }
 
 /// How [`Op::Pad`] fills.
@@ -334,6 +307,9 @@ pub enum Op {
         bias: Option<TensorId>,
         /// Per column.
         epilogue: Arithmetic<Epilogue>,
+        /// The result is the sums as they are, int64: those over some of what another product sums over, whose epilogue this is.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        partial: bool,
     },
     /// Maximum over windows; padded cells never win. Output has the input's quantisation.
     MaxPool {
@@ -424,6 +400,23 @@ pub enum Op {
         /// Int8 mask, constant or computed, broadcast over the operand; a zero leaves the element out (its result is real 0).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mask: Option<TensorId>,
+        /// Statistics `[.., 2]` of the rows that the operand is a part of, by [`Op::SoftmaxStatistics`]; its own rows if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        statistics: Option<TensorId>,
+    },
+    /// Statistics `[.., 2]` of rows `[.., n]` that are parts of longer ones, int64: the largest code (the least int64 where none is
+    /// left), and the sum of exponentials. Makes a softmax computable by blocks of its rows.
+    SoftmaxStatistics {
+        /// Operand, codes.
+        input: TensorId,
+        /// As of [`Op::Softmax`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mask: Option<TensorId>,
+        /// Statistics of the blocks before. A sum goes on from those with the largest code of all blocks.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        earlier: Option<TensorId>,
+        /// The largest code, beside a sum of 0, or the sum.
+        measure: Measure,
     },
     /// Normalisation over the last axis, then `gamma * t + beta` per channel.
     LayerNorm {
@@ -440,7 +433,7 @@ pub enum Op {
     },
     /// Reduction over axes (output keeps them with size one or drops them; only the element count matters).
     Reduce {
-        /// Operand.
+        /// Operand; of sums also int64, the results of partial products.
         input: TensorId,
         /// The operation.
         kind: ReduceKind,
@@ -546,6 +539,17 @@ impl Op {
         *groups as usize == channels && shape(*weights)[0] == channels && channels > 1
     }
 
+    /// Whether it is one of those that tilings make of attention: it takes or leaves statistics or sums of blocks.
+    #[must_use]
+    pub fn is_of_blocks(&self) -> bool {
+        matches!(
+            self,
+            Self::SoftmaxStatistics { .. }
+                | Self::Softmax { statistics: Some(_), .. }
+                | Self::MatMul { partial: true, .. }
+        )
+    }
+
     /// The operator's name in files and reports.
     #[must_use]
     pub fn name(&self) -> &'static str {
@@ -572,6 +576,7 @@ impl Op {
             Self::Dequantize { .. } => "dequantize",
             Self::PRelu { .. } => "p_relu",
             Self::Softmax { .. } => "softmax",
+            Self::SoftmaxStatistics { .. } => "softmax_statistics",
             Self::LayerNorm { .. } => "layer_norm",
             Self::Reduce { .. } => "reduce",
             Self::ArgMax { .. } => "arg_max",

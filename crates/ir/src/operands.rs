@@ -14,7 +14,7 @@ impl Op {
                 ids.extend(fused_table(epilogue));
                 ids
             }
-            Self::MatMul { a, b, bias, epilogue } => {
+            Self::MatMul { a, b, bias, epilogue, .. } => {
                 let mut ids = vec![*a, *b];
                 ids.extend(*bias);
                 ids.extend(fused_table(epilogue));
@@ -24,7 +24,10 @@ impl Op {
                 std::iter::once(*input).chain(function.fixed().map(|table| table.entries)).collect()
             }
             Self::Binary { a, b, .. } => vec![*a, *b],
-            Self::Softmax { input, mask, .. } => std::iter::once(*input).chain(*mask).collect(),
+            Self::Softmax { input, mask, statistics: last, .. }
+            | Self::SoftmaxStatistics { input, mask, earlier: last, .. } => {
+                std::iter::once(*input).chain(*mask).chain(*last).collect()
+            }
             Self::LayerNorm { input, gamma, beta, .. } => vec![*input, *gamma, *beta],
             Self::Concat { inputs, .. } => inputs.clone(),
             Self::Embedding { table, indices, .. } => vec![*table, *indices],
@@ -60,7 +63,7 @@ impl Op {
                 [input, weights, bias].into_iter().for_each(&mut put);
                 fused_table_mut(epilogue).into_iter().for_each(put);
             }
-            Self::MatMul { a, b, bias, epilogue } => {
+            Self::MatMul { a, b, bias, epilogue, .. } => {
                 [a, b].into_iter().for_each(&mut put);
                 bias.iter_mut().for_each(&mut put);
                 fused_table_mut(epilogue).into_iter().for_each(put);
@@ -72,7 +75,10 @@ impl Op {
                 }
             }
             Self::Binary { a, b, .. } => [a, b].into_iter().for_each(put),
-            Self::Softmax { input, mask, .. } => std::iter::once(input).chain(mask).for_each(put),
+            Self::Softmax { input, mask, statistics: last, .. }
+            | Self::SoftmaxStatistics { input, mask, earlier: last, .. } => {
+                std::iter::once(input).chain(mask).chain(last).for_each(put);
+            }
             Self::LayerNorm { input, gamma, beta, .. } => [input, gamma, beta].into_iter().for_each(put),
             Self::Concat { inputs, .. } => inputs.iter_mut().for_each(put),
             Self::Embedding { table, indices, .. } => [table, indices].into_iter().for_each(put),

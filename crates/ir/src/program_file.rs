@@ -41,6 +41,10 @@ const WITH_PORT_PARTS: u32 = 10;
 const WITH_PACKED_LOOKUP: u32 = 11;
 /// Version of the form of programs of several devices.
 const WITH_EXCHANGES: u32 = 12;
+/// Version of the form of programs with attention by blocks of keys.
+const WITH_KEY_BLOCKS: u32 = 13;
+/// Newest version that is read.
+const NEWEST: u32 = WITH_KEY_BLOCKS;
 /// Oldest version that is read.
 const OLDEST: u32 = 3;
 /// Bytes of a piece of the checksum.
@@ -142,6 +146,8 @@ impl Program {
         let program = self.metadata()?;
         let encoded = postcard::to_allocvec(&(&self.descriptors, &self.instructions)).map_err(ProgramError::from)?;
         let shared = |descriptor: &_| matches!(descriptor, Descriptor::Vector(VectorOp::SharedLayerNorm { .. }));
+        let has_statistics =
+            |descriptor: &_| matches!(descriptor, Descriptor::Vector(VectorOp::SoftmaxStatistics { .. }));
         let has_packed_floats = |i: &Instruction| matches!(&i.work, Work::Expand(e) if e.codes == PackedForm::Floats);
         let is_of_table = |i: &Instruction| match &i.work {
             Work::Expand(e) => e.codes.is_by_column(),
@@ -149,6 +155,7 @@ impl Program {
         };
         let padded = |port: &Port| port.is_whole(self.machine.word(), false);
         let version = match (&self.stream, self.states.is_empty()) {
+            _ if self.descriptors.iter().any(has_statistics) => WITH_KEY_BLOCKS,
             _ if !self.exchanges.is_empty() => WITH_EXCHANGES,
             _ if self.instructions.iter().any(is_of_table) => WITH_PACKED_LOOKUP,
             _ if self.inputs.iter().chain(&self.outputs).any(|port| !port.parts.is_empty()) => WITH_PORT_PARTS,
@@ -198,8 +205,8 @@ impl Program {
         }
         let text = entries.and_then(|entries| entries.get(KEY)).ok_or(FileError::Absent(Kind::Program))?;
         let Version { version } = serde_json::from_str(text).map_err(FileError::Header)?;
-        if !(OLDEST..=WITH_EXCHANGES).contains(&version) {
-            let reads = Versions { oldest: OLDEST, newest: WITH_EXCHANGES };
+        if !(OLDEST..=NEWEST).contains(&version) {
+            let reads = Versions { oldest: OLDEST, newest: NEWEST };
             return Err(FileError::version(Kind::Program, version, reads));
         }
         let header: Header = serde_json::from_str(text).map_err(FileError::Header)?;
@@ -335,11 +342,11 @@ mod tests {
     fn refusals_name_the_reason() {
         // One more digit than there was, one letter less behind it.
         let written = format!(r#"{{\"version\":{VERSION},\"sha256\""#);
-        let version = refusal(&written, r#"{\"version\":13,\"sha25\""#);
-        let reads = format!("{OLDEST} to {WITH_EXCHANGES}");
+        let version = refusal(&written, r#"{\"version\":14,\"sha25\""#);
+        let reads = format!("{OLDEST} to {NEWEST}");
         assert_eq!(
             version,
-            format!("version 13 of the program file is newer than this build, which reads {reads}: update tpuflow")
+            format!("version 14 of the program file is newer than this build, which reads {reads}: update tpuflow")
         );
         let version = refusal(&format!(r#"{{\"version\":{VERSION}"#), r#"{\"version\":2"#);
         assert_eq!(

@@ -34,6 +34,21 @@ pub enum Parts {
         /// Parts from left to right.
         columns: u32,
     },
+    /// Attention by blocks of keys. The last layer is a product of codes that only scales its sums; its left operand is made by a
+    /// softmax of the run, which nothing else reads. Parts of its result are those of a grid of matrices and rows. In each the softmax
+    /// goes over blocks of what the product sums over three times: for its largest codes, for its sums, and for its shares, which are
+    /// multiplied; sums of all blocks are added. What other layers of the run make of products in front of the softmax is kept for a
+    /// part, or made anew for each block of each time; whatever else they make is made once.
+    KeyBlocks {
+        /// Parts along the third last axis of the result, with one matrix each.
+        matrices: u32,
+        /// Parts along the last but one axis: of the rows of a matrix.
+        queries: u32,
+        /// Length of a block of the axis that the product sums over; the last may be shorter.
+        keys: u32,
+        /// Whether the scores of a part are kept.
+        keeps_scores: bool,
+    },
     /// By part, by axis of the one tensor that leaves the layers: elements `[from, to)`.
     Boxes(Vec<Vec<[u32; 2]>>),
 }

@@ -188,6 +188,8 @@ pub fn vector(vector: &Vector, op: &VectorOp, machine: &Machine) -> Streams {
     let ewp = &machine.ewp;
     let rate = match op {
         VectorOp::ResizeLinear { .. } => ewp.bilinear,
+        // Of its three passes, the largest code and the sum are made before.
+        VectorOp::Softmax { .. } if op.has_statistics(vector) => ewp.r#move,
         VectorOp::Softmax { .. } => ewp.softmax,
         VectorOp::LayerNorm { center, .. } | VectorOp::SharedLayerNorm { center, .. } => {
             if *center {
@@ -196,7 +198,7 @@ pub fn vector(vector: &Vector, op: &VectorOp, machine: &Machine) -> Streams {
                 ewp.rms_norm
             }
         }
-        VectorOp::Reduce { .. } | VectorOp::ArgMax { .. } => ewp.reduce,
+        VectorOp::Reduce { .. } | VectorOp::ArgMax { .. } | VectorOp::SoftmaxStatistics { .. } => ewp.reduce,
         VectorOp::Float { function, output } => float_rate(function, output, machine),
         _ => ewp.r#move,
     };
@@ -238,7 +240,7 @@ pub fn vector(vector: &Vector, op: &VectorOp, machine: &Machine) -> Streams {
     let main = reads.first().copied().unwrap_or(0) * word / vector.inputs.first().map_or(1, |v| v.dtype.bytes() as u64);
     let result = writes * word / vector.output.dtype.bytes() as u64;
     let elements = match op {
-        VectorOp::ArgMax { .. } => main,
+        VectorOp::ArgMax { .. } | VectorOp::SoftmaxStatistics { .. } => main,
         _ if op.reduces() => main,
         _ => result,
     };

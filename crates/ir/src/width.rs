@@ -47,7 +47,12 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), WidthError> {
         Op::Conv { input, weights, bias, epilogue: Arithmetic::Fixed(epilogue), .. } => {
             convolution(tensor(*input), tensor(*weights), tensor(*bias), epilogue, output)
         }
-        Op::MatMul { a, b, bias, epilogue: Arithmetic::Fixed(epilogue) } => {
+        // Sums as they are.
+        Op::MatMul { a, b, epilogue: Arithmetic::Fixed(_), partial: true, .. } => {
+            let [a, b] = [tensor(*a), tensor(*b)];
+            dynamic_product(a, b, a.shape.last().copied().unwrap_or(1), &[], limit(a, b))
+        }
+        Op::MatMul { a, b, bias, epilogue: Arithmetic::Fixed(epilogue), .. } => {
             matrices([tensor(*a), tensor(*b)], bias.map(tensor), epilogue, output)
         }
         Op::AveragePool { input, window, average: Arithmetic::Fixed(average), .. } => {
@@ -92,6 +97,7 @@ fn fits(graph: &Graph, layer: &Layer) -> Result<(), WidthError> {
         | Op::Unary { .. }
         | Op::PRelu { .. }
         | Op::Softmax { .. }
+        | Op::SoftmaxStatistics { .. }
         | Op::Reduce { .. }
         | Op::MaxPool { .. }
         | Op::ArgMax { .. }
@@ -150,8 +156,10 @@ fn normalization([x, gamma, beta]: [&Tensor; 3], norm: &Norm, output: &Tensor) -
 /// Sums along axes.
 fn reduction(x: &Tensor, kind: ReduceKind, axes: &[u32], requant: &Requant, output: &Tensor) -> Result<(), WidthError> {
     let count: i128 = axes.iter().map(|&axis| x.shape[axis as usize] as i128).product();
-    let term = magnitude(x);
+    // A sum as it is has 48 bits.
+    let term = if x.dtype == DType::I64 { WIDE } else { magnitude(x) };
     match kind {
+        ReduceKind::Sum if x.dtype == DType::I64 => sum_fits(count * term, i64::MAX.into())?,
         ReduceKind::Max | ReduceKind::Min => return Ok(()),
         ReduceKind::Sum | ReduceKind::SumAbs => sum_fits(count * term, WIDE)?,
         ReduceKind::SumSquare => sum_fits(count * term * term, WIDE)?,

@@ -34,6 +34,7 @@ pub mod requant;
 pub mod resize;
 mod scratch;
 pub mod softmax;
+pub mod sums;
 pub mod table;
 pub mod values;
 

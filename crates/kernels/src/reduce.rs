@@ -93,6 +93,18 @@ pub fn run<X: Element>(
     }
 }
 
+/// Sums of sums `x`, and of earlier ones if there are any in `results`.
+///
+/// # Panics
+/// When `results` does not have one element per kept position.
+pub fn add(reduction: &Reduction, x: &[i64], results: &mut [i64], earlier: bool) {
+    assert_eq!(results.len(), reduction.kept.len(), "one result per kept element");
+    for (result, base) in results.iter_mut().zip(&reduction.kept) {
+        let own = reduction.reduced.iter().fold(0i64, |sum, at| sum.saturating_add(x[base + at]));
+        *result = if earlier { result.saturating_add(own) } else { own };
+    }
+}
+
 /// The element a running result becomes.
 #[must_use]
 pub fn finish<Y: Element>(kind: ReduceKind, requant: &Requant, result: i64) -> Y {

@@ -7,6 +7,9 @@
 //! ```
 //! and `y = clamp(RNE(e * K / (S * 2^N)) + Z)` with `S` the sum of the row's `e`.
 //!
+//! Rows may come in blocks: first the largest code of all, then the sum, each block going on with the [`Statistics`] of those before
+//! it, then the quotients. Both are exact, so that no cut of a row changes a result.
+//!
 //! Source: docs/arithmetic.md, "Softmax".
 
 use crate::Element;
@@ -34,20 +37,87 @@ pub struct Softmax {
     pub hi: i32,
 }
 
+/// The largest code of a row, or of some of its blocks, and the sum of the exponentials of the distances to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Statistics {
+    /// [`Statistics::NONE`] where no element is left.
+    pub max: i64,
+    /// Units of `2^-30`.
+    pub sum: i64,
+}
+
+impl Statistics {
+    /// The largest code of no elements.
+    pub const NONE: i64 = i64::MIN;
+    /// Those of no elements.
+    pub const EMPTY: Self = Self { max: Self::NONE, sum: 0 };
+    /// Largest sum: that of 2^31 elements.
+    const LARGEST_SUM: i64 = 1 << 61;
+
+    /// With a further block: its largest code taken on; elements whose `mask` is 0 are left out, none if that is empty.
+    #[must_use]
+    pub fn with_maximum<X: Element>(self, x: &[X], mask: &[i8]) -> Self {
+        let own = kept(x, mask).max().map_or(Self::NONE, i64::from);
+        Self { max: self.max.max(own), sum: 0 }
+    }
+
+    /// With a further block of rows whose largest code is `max`: its exponentials added.
+    #[must_use]
+    pub fn with_sum<X: Element>(self, coefficient: u64, x: &[X], mask: &[i8]) -> Self {
+        let own: i64 = kept(x, mask).map(|x| exponential(coefficient, self.distance(x))).sum();
+        Self { max: self.max, sum: self.sum.clamp(0, Self::LARGEST_SUM) + own }
+    }
+
+    /// From the largest code down to a code; 0 above it, where these are not the statistics of its row.
+    fn distance(self, x: i32) -> u32 {
+        self.max.saturating_sub(x.into()).clamp(0, u32::MAX.into()) as u32
+    }
+}
+
+/// Codes that are not masked.
+fn kept<'a, X: Element>(x: &'a [X], mask: &'a [i8]) -> impl Iterator<Item = i32> + 'a {
+    x.iter().enumerate().filter(|(i, _)| mask.get(*i).is_none_or(|&m| m != 0)).map(|(_, x)| x.widen())
+}
+
+/// `2^30 * exp(-distance * S_in)`, rounded; `coefficient` is that of [`Softmax`].
+#[inline]
+#[must_use]
+pub fn exponential(coefficient: u64, distance: u32) -> i64 {
+    // A product beyond 64 bits saturates: its integer part exceeds 31 either way, which gives 0.
+    let u = u64::from(distance).saturating_mul(coefficient);
+    let (k, i, f) = (u >> 32, (u >> 24 & 0xFF) as usize, (u >> 16 & 0xFF) as i64);
+    if k >= 31 {
+        return 0;
+    }
+    let first = i64::from(T2[i]);
+    let value = first + round_shift((i64::from(T2[i + 1]) - first) * f, 8);
+    if k == 0 { value } else { round_shift(value, k as u32) }
+}
+
 impl Softmax {
     /// `2^30 * exp(-distance * S_in)`, rounded.
     #[inline]
     #[must_use]
     pub fn exponential(&self, distance: u32) -> i64 {
-        // A product beyond 64 bits saturates: its integer part exceeds 31 either way, which gives 0.
-        let u = u64::from(distance).saturating_mul(self.coefficient);
-        let (k, i, f) = (u >> 32, (u >> 24 & 0xFF) as usize, (u >> 16 & 0xFF) as i64);
-        if k >= 31 {
-            return 0;
+        exponential(self.coefficient, distance)
+    }
+
+    /// Shares of a block of a row whose statistics are given; `mask` is empty or zero where an element is left out.
+    ///
+    /// # Panics
+    /// When the slices differ in length.
+    pub fn shares<X: Element, Y: Element>(&self, statistics: Statistics, x: &[X], mask: &[i8], y: &mut [Y]) {
+        assert!(x.len() == y.len() && (mask.is_empty() || mask.len() == x.len()), "one result per operand");
+        let zero = Y::narrow(self.zero_point.clamp(self.lo, self.hi));
+        let sum = statistics.sum.min(Statistics::LARGEST_SUM);
+        for (i, (y, x)) in y.iter_mut().zip(x).enumerate() {
+            let is_taken = sum > 0 && mask.get(i).is_none_or(|&m| m != 0);
+            *y = if is_taken {
+                Y::narrow(self.code(self.exponential(statistics.distance(x.widen())), sum))
+            } else {
+                zero
+            };
         }
-        let first = i64::from(T2[i]);
-        let value = first + round_shift((i64::from(T2[i + 1]) - first) * f, 8);
-        if k == 0 { value } else { round_shift(value, k as u32) }
     }
 
     /// Softmax of rows of `n`, spread over threads.
@@ -170,6 +240,57 @@ mod tests {
                         "{e}/{sum} x {multiplier}, {shift}"
                     );
                 }
+            }
+        }
+    }
+
+    /// Blocks of any lengths, in any number, give what the whole row gives.
+    #[test]
+    fn rows_in_blocks_give_what_whole_rows_give() {
+        let (n, mut state) = (97, 1u64);
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state >> 33
+        };
+        for case in 0..200 {
+            let function = Softmax {
+                coefficient: random() << (random() % 6),
+                multiplier: 32767,
+                shift: (case % 3) as i8,
+                zero_point: -7,
+                lo: -32768,
+                hi: 32767,
+            };
+            let x: Vec<i16> = (0..n).map(|_| random() as i16 >> (case % 8)).collect();
+            let mask: Vec<i8> = match case % 4 {
+                0 => vec![],
+                1 => vec![0; n],
+                _ => (0..n).map(|_| i8::from(random() % 3 > 0)).collect(),
+            };
+            let mut whole = vec![0i16; n];
+            function.row(&x, &mask, &mut whole);
+            let length = 1 + (random() as usize) % n;
+            let of = |block: usize| mask.chunks(length).nth(block).unwrap_or_default();
+            let blocks = || x.chunks(length).enumerate();
+            let most = blocks().fold(Statistics::EMPTY, |s, (i, x)| s.with_maximum(x, of(i)));
+            let all = blocks().fold(most, |s, (i, x)| s.with_sum(function.coefficient, x, of(i)));
+            let mut parts = vec![1i16; n];
+            parts.chunks_mut(length).zip(blocks()).for_each(|(y, (i, x))| function.shares(all, x, of(i), y));
+            assert_eq!(parts, whole, "case {case}, blocks of {length}");
+        }
+    }
+
+    /// Statistics that are no row's own: whatever a program states, nothing overflows or divides by zero.
+    #[test]
+    fn any_statistics_give_codes() {
+        let function = Softmax { coefficient: 1 << 40, multiplier: 32767, shift: 0, zero_point: 0, lo: -128, hi: 127 };
+        for max in [i64::MIN, -1, 0, i64::MAX] {
+            for sum in [i64::MIN, -1, 0, 1, i64::MAX] {
+                let statistics = Statistics { max, sum };
+                let mut y = [0i8; 3];
+                function.shares(statistics, &[i16::MIN, 0, i16::MAX], &[], &mut y);
+                let summed = statistics.with_sum(1 << 40, &[i16::MIN, 0, i16::MAX], &[]);
+                assert!(summed.sum >= 0 && summed.with_maximum(&[5i8], &[]).max >= max);
             }
         }
     }

@@ -85,7 +85,8 @@ impl Operator {
     #[staticmethod]
     #[pyo3(signature = (*, a, b, epilogue, bias=None))]
     fn mat_mul(a: u32, b: u32, epilogue: Fields<Arithmetic<Epilogue>>, bias: Option<u32>) -> Self {
-        Self(Op::MatMul { a: TensorId(a), b: TensorId(b), bias: bias.map(TensorId), epilogue: epilogue.0 })
+        let (a, b, bias, epilogue) = (TensorId(a), TensorId(b), bias.map(TensorId), epilogue.0);
+        Self(Op::MatMul { a, b, bias, epilogue, partial: false })
     }
 
     /// Maximum over windows.
@@ -162,7 +163,8 @@ impl Operator {
     #[staticmethod]
     #[pyo3(signature = (*, input, exponentials, mask=None))]
     fn softmax(input: u32, exponentials: Fields<Arithmetic<Exponentials>>, mask: Option<u32>) -> Self {
-        Self(Op::Softmax { input: TensorId(input), exponentials: exponentials.0, mask: mask.map(TensorId) })
+        let (input, exponentials, mask) = (TensorId(input), exponentials.0, mask.map(TensorId));
+        Self(Op::Softmax { input, exponentials, mask, statistics: None })
     }
 
     /// Normalisation over the last axis.

@@ -271,6 +271,12 @@ fn window_rows(input: &View, output: &View, window: &Window, first: u32, last: u
     Ok(())
 }
 
+/// Whether a product may leave its sums as they are: one of matrices, with nothing behind it.
+fn is_partial_product(m: &Matrix, d: &tpuflow_ir::isa::MatrixDescriptor) -> bool {
+    let is_one_group = u64::from(m.first_column) + u64::from(m.columns) <= d.group_out.into();
+    crate::values::is_plain(&d.window) && is_one_group && d.table.is_none() && d.first_shift.is_none()
+}
+
 fn matrix(program: &Program, m: &Matrix, d: &tpuflow_ir::isa::MatrixDescriptor) -> Result<(), BrokenRule> {
     let machine = &program.machine;
     view(program, &m.input, Some(Space::Cache))?;
@@ -279,13 +285,16 @@ fn matrix(program: &Program, m: &Matrix, d: &tpuflow_ir::isa::MatrixDescriptor) 
     check_window(&d.window)?;
     let types = match &d.float {
         Some(_) => m.input.dtype.is_float() && m.output.dtype.is_float() && d.weight_dtype == m.input.dtype,
-        None => m.input.dtype.is_code() && m.output.dtype.is_code() && d.weight_dtype.is_code(),
+        None => {
+            let is_sums = m.output.dtype == DType::I64 && is_partial_product(m, d);
+            m.input.dtype.is_code() && (m.output.dtype.is_code() || is_sums) && d.weight_dtype.is_code()
+        }
     };
     require!(types, at, shape("computes on elements of the wrong types"))?;
     let zero_point = d.codes.zero_point;
     let is_code = i16::try_from(zero_point).is_ok();
     require!(is_code, at, Rule::Shape(format!("has zero point {zero_point}, which is no int16 code")))?;
-    if d.float.is_none() {
+    if d.float.is_none() && m.output.dtype != DType::I64 {
         check_clamp(&d.codes, d.table.as_ref(), m.output.dtype)?;
     }
     let wide = tpuflow_ir::timing::has_wide_sums(m.input.dtype, d.weight_dtype);

@@ -7,6 +7,18 @@
 //!
 //! Source of the arithmetic: `docs/arithmetic.md`.
 
+/// Evaluates the body with the slice of an int8 or int16 tensor.
+macro_rules! codes {
+    ($values:expr, $slice:ident => $body:expr) => {
+        match $values {
+            Values::I8($slice) => $body,
+            Values::I16($slice) => $body,
+            other => unreachable!("the shape rule does not admit {} here", other.dtype().name()),
+        }
+    };
+}
+
+mod blocks;
 mod execute;
 mod float;
 mod fuse;

@@ -155,6 +155,7 @@ fn scores_that_do_not_fit_stay_on_the_chip_near_the_bound() {
         let parts = |tiling: &Tiling| match &tiling.parts {
             Parts::Grid { rows, columns, .. } => (rows * columns) as usize,
             Parts::Boxes(boxes) => boxes.len(),
+            Parts::KeyBlocks { matrices, queries, .. } => (matrices * queries) as usize,
         };
         assert!(program.tilings.iter().any(|tiling| parts(tiling) > count), "{:?}", program.tilings);
         assert_eq!(program.spill_bytes, 0, "{count} heads");

@@ -12,6 +12,7 @@ mod external_memory;
 mod generality;
 mod grouped_queries;
 mod hazards;
+mod key_blocks;
 mod laws;
 mod networks;
 mod operators;

@@ -22,7 +22,7 @@ fn codes(values: &Values) -> Vec<i64> {
 /// The result of the last layer of operands `[.., m, k]` and `[.., k, n]`.
 fn defined(graph: &Graph, a: &[i64], b: &[i64]) -> Vec<i64> {
     let layer = graph.layers.last().unwrap();
-    let Op::MatMul { a: left, b: right, bias: None, epilogue: Arithmetic::Fixed(epilogue) } = &layer.op else {
+    let Op::MatMul { a: left, b: right, bias: None, epilogue: Arithmetic::Fixed(epilogue), .. } = &layer.op else {
         panic!("a product")
     };
     let ([left, right], output) = ([*left, *right].map(|id| graph.tensor(id)), graph.tensor(layer.output));

@@ -183,6 +183,8 @@ fn axes<'a>(
             (vec![n, y, x, depth], vec![vec![same_cell(0), window(w, 0), window(w, 1), same_cell(3)]])
         }
         Op::MatMul { bias, .. } => product(&first, &extents[1], bias.is_some())?,
+        // Made by tilings only, never tiled again.
+        Op::SoftmaxStatistics { .. } => return Err(LayerPartsError::Block),
         Op::Binary { .. } | Op::Select { .. } | Op::Softmax { .. } => {
             let all = extents.iter().try_fold(vec![], |all, shape| tpuflow_ir::shape::broadcast(&all, shape));
             let all = all

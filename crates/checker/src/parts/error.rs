@@ -80,6 +80,15 @@ pub enum LayerPartsError {
     /// Padding that depends on elements of the operand.
     #[error("mirrors or repeats its edges")]
     PadMode,
+    /// Statistics of a softmax, which only tilings make.
+    #[error("is a block of rows already")]
+    Block,
+    /// Blocks of keys of what is no attention.
+    #[error("is no product of a softmax that blocks of keys can compute")]
+    NoAttention,
+    /// Blocks of keys of several matrices at a time.
+    #[error("has several matrices in a part by blocks of keys")]
+    SeveralMatrices,
     /// A result stored in another shape than the operator gives.
     #[error("keeps its result in another shape, {found:?}")]
     ResultShape { found: Vec<usize> },
@@ -163,6 +172,9 @@ pub enum LayerProofError {
     /// An operand of which the operator needs another box for the claimed one.
     #[error("takes other elements")]
     Elements,
+    /// Statistics or sums of other rows or keys than the layer goes on with.
+    #[error("takes or leaves other statistics or sums than its blocks of keys have")]
+    Block,
     /// A window of another kernel, stride or dilation.
     #[error("has another window")]
     Window,

@@ -6,7 +6,9 @@
 //! graph that comes out, every element is shown to be made by the original's operator from the same elements ([`proof`]).
 
 mod access;
+mod block_proof;
 mod error;
+mod key_blocks;
 mod local;
 mod names;
 mod proof;

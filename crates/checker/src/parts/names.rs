@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tpuflow_ir::{Graph, Layer, Op, Quant, Tensor, TensorId};
+use tpuflow_ir::{DType, Graph, Layer, Op, Quant, Tensor, TensorId};
 
 use super::tiler::{Piece, Tiler};
 use super::{Claim, Span, extents};
@@ -20,6 +20,12 @@ pub(super) enum Origin {
     Computed,
     /// Several joined, to one that is not all of a tensor.
     Joined,
+    /// Statistics of rows of a softmax, up to and with those of the box.
+    Statistics,
+    /// The box of a softmax, by statistics of all of its rows.
+    Block,
+    /// So many stacked sums over some of what a product sums over.
+    Sums(usize),
 }
 
 /// Names given so far.
@@ -56,7 +62,7 @@ pub(super) fn assemble(cutter: Tiler<'_>) -> (Graph, Vec<Claim>) {
             Origin::Original => layer.to_owned(),
             Origin::Constant => String::new(),
             Origin::Operand => names.next(&format!("{layer}:operand")),
-            Origin::Computed => names.next(layer),
+            Origin::Computed | Origin::Statistics | Origin::Block | Origin::Sums(_) => names.next(layer),
             Origin::Joined => names.next(&format!("{layer}:joined")),
         };
         named.push((tensor, maker));
@@ -107,7 +113,16 @@ fn tensor(graph: &Graph, piece: &Piece, name: &str) -> Tensor {
         own.into()
     });
     let quant = whole.quant.as_ref().map(|quant| scales(quant, whole, &piece.span));
-    let shape = extents(&piece.span);
+    let mut shape = extents(&piece.span);
+    let between = match piece.origin {
+        Origin::Statistics => shape.last_mut().map(|keys| *keys = 2),
+        Origin::Sums(count) => shape.first_mut().map(|first| *first = count),
+        _ => None,
+    };
+    if between.is_some() {
+        let (name, dtype) = (name.to_owned(), DType::I64);
+        return Tensor { name, shape, dtype, quant: None, source: None, constant: None, packed: None };
+    }
     Tensor { name: name.to_owned(), shape, dtype: whole.dtype, quant, source: None, constant, packed: None }
 }
 

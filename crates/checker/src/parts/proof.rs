@@ -8,6 +8,7 @@
 use tpuflow_ir::op::{FloatSlopes, Slopes};
 use tpuflow_ir::{Arithmetic, Epilogue, Graph, Layer, LinearTap, Op, Requant, TensorId, Window};
 
+use super::block_proof::Blocks;
 use super::error::LayerProofError as Reason;
 use super::view_proof::same_view;
 use super::{Claim, ProofError, Span};
@@ -20,9 +21,10 @@ pub(crate) fn prove(graph: &Graph, parts: &Graph, claims: &[Claim]) -> Result<()
     if claims.len() != parts.tensors.len() || claims.iter().any(|claim| claim.0.index() >= graph.tensors.len()) {
         return Err(ProofError::Claims);
     }
-    let proof = Proof { graph, parts, claims };
+    let (proof, mut blocks) = (Proof { graph, parts, claims }, Blocks::new(graph, parts, claims));
     proof.check_ports(&graph.inputs, &parts.inputs)?;
-    for (id, tensor) in parts.tensors.iter().enumerate() {
+    let is_box = |(id, _): &(usize, _)| !blocks.is_between(TensorId::new(*id));
+    for (id, tensor) in parts.tensors.iter().enumerate().filter(is_box) {
         let (of, spans) = &claims[id];
         let whole = graph.tensor(*of);
         let names = || (tensor.name.clone(), whole.name.clone());
@@ -51,7 +53,8 @@ pub(crate) fn prove(graph: &Graph, parts: &Graph, claims: &[Claim]) -> Result<()
         }
     }
     for layer in &parts.layers {
-        proof.check_layer(layer).map_err(|reason| ProofError::Layer { layer: layer.name.clone(), reason })?;
+        let found = if blocks.concerns(layer) { blocks.check_layer(layer) } else { proof.check_layer(layer) };
+        found.map_err(|reason| ProofError::Layer { layer: layer.name.clone(), reason })?;
     }
     proof.check_ports(&graph.outputs, &parts.outputs)
 }
@@ -266,7 +269,7 @@ impl Proof<'_> {
 
     /// Rows and columns of a product read all of the axis it sums over.
     fn check_product(&self, op: &Op, own: &Op, from: &[&[Span]], out: &[Span]) -> Result<(), Reason> {
-        let (Op::MatMul { a, b, epilogue, bias }, Op::MatMul { epilogue: e, .. }) = (op, own) else {
+        let (Op::MatMul { a, b, epilogue, bias, .. }, Op::MatMul { epilogue: e, .. }) = (op, own) else {
             return Err(Reason::Operator);
         };
         let (rank, right) = (out.len(), self.shape(*b).len());
@@ -385,11 +388,11 @@ impl Proof<'_> {
     }
 }
 
-fn require(holds: bool, otherwise: Reason) -> Result<(), Reason> {
+pub(super) fn require(holds: bool, otherwise: Reason) -> Result<(), Reason> {
     if holds { Ok(()) } else { Err(otherwise) }
 }
 
-fn attributes(same: bool) -> Result<(), Reason> {
+pub(super) fn attributes(same: bool) -> Result<(), Reason> {
     require(same, Reason::Attributes)
 }
 
@@ -397,7 +400,7 @@ fn channel_parameters(same: bool) -> Result<(), Reason> {
     require(same, Reason::ChannelParameters)
 }
 
-fn elements(same: bool) -> Result<(), Reason> {
+pub(super) fn elements(same: bool) -> Result<(), Reason> {
     require(same, Reason::Elements)
 }
 
@@ -424,7 +427,7 @@ pub(super) fn flat(shape: &[usize], index: &[usize]) -> usize {
 }
 
 /// The same epilogue for some columns.
-fn same_epilogue(whole: &Arithmetic<Epilogue>, own: &Arithmetic<Epilogue>, columns: Span) -> bool {
+pub(super) fn same_epilogue(whole: &Arithmetic<Epilogue>, own: &Arithmetic<Epilogue>, columns: Span) -> bool {
     match (whole, own) {
         (Arithmetic::Fixed(a), Arithmetic::Fixed(b)) => {
             let limits = |e: &Epilogue| (e.requant.zero_point, e.requant.lo, e.requant.hi);

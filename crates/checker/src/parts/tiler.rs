@@ -79,7 +79,7 @@ impl Tiler<'_> {
     }
 
     /// Makes the reason of a layer an error with the layer's name.
-    fn fail(&self, layer: usize) -> impl FnOnce(LayerPartsError) -> PartsError {
+    pub(super) fn fail(&self, layer: usize) -> impl FnOnce(LayerPartsError) -> PartsError {
         let layer = self.graph.layers[layer].name.clone();
         move |reason| PartsError::Layer { layer, reason }
     }
@@ -91,20 +91,15 @@ impl Tiler<'_> {
             // Nobody reads the last: it is computed all the same.
             leaves.push(*run.end());
         }
+        if matches!(tiling.parts, Parts::KeyBlocks { .. }) {
+            return self.tile_key_blocks(tiling, &leaves);
+        }
         let mut joined: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         let boxes = self.boxes(&tiling.parts, &leaves)?;
-        if boxes.len().saturating_mul(run.clone().count()) > MOST {
-            return Err(PartsError::PartCount { parts: boxes.len(), layers: run.count(), limit: MOST });
-        }
+        self.limit_parts(boxes.len(), run.clone().count())?;
         for part in boxes {
             for (layer, part) in self.required_parts(run.clone(), &part)? {
-                let output = self.graph.layers[layer].output;
-                if self.smallest_containing(output, &part.span).is_none() {
-                    let operands: Vec<_> =
-                        part.operands.iter().map(|(id, span)| self.slice(*id, span, layer)).collect();
-                    let piece = self.add_piece(output, &part.span, Origin::Computed);
-                    self.add_layer(&part.op, &operands, layer, piece)?;
-                }
+                self.make_part(layer, &part)?;
             }
             for (&layer, span) in &part {
                 let piece = self.slice(self.graph.layers[layer].output, span, layer);
@@ -121,6 +116,28 @@ impl Tiler<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Refuses more parts of layers than any program needs.
+    pub(super) fn limit_parts(&self, parts: usize, layers: usize) -> Result<(), PartsError> {
+        let fits = parts.saturating_mul(layers) <= MOST;
+        if fits { Ok(()) } else { Err(PartsError::PartCount { parts, layers, limit: MOST }) }
+    }
+
+    /// Makes a part of a layer unless a piece holds it.
+    pub(super) fn make_part(&mut self, layer: usize, part: &Part) -> Result<(), PartsError> {
+        let output = self.graph.layers[layer].output;
+        if self.smallest_containing(output, &part.span).is_some() {
+            return Ok(());
+        }
+        let operands: Vec<_> = part.operands.iter().map(|(id, span)| self.slice(*id, span, layer)).collect();
+        let piece = self.add_piece(output, &part.span, Origin::Computed);
+        self.add_layer(&part.op, &operands, layer, piece)
+    }
+
+    /// Makes pieces of a tensor count as not there.
+    pub(super) fn forget_pieces(&mut self, of: TensorId) {
+        self.pieces_of[of.index()].clear();
     }
 
     /// Whether what a layer makes is wanted behind layer `last`.
@@ -148,6 +165,8 @@ impl Tiler<'_> {
                 };
                 boxes.iter().map(one).collect::<Result<_, _>>().map_err(self.fail(*layer))
             }
+            // These are made in an order of their own.
+            Parts::KeyBlocks { .. } => Ok(vec![]),
             Parts::Grid { images, rows, columns } => {
                 let counts = [*images, *rows, *columns].map(|count| count.max(1) as usize);
                 let parts = counts.iter().try_fold(1usize, |all, &count| all.checked_mul(count));
@@ -163,7 +182,12 @@ impl Tiler<'_> {
     }
 
     /// Part `number` of a layer's result, cut into so many images, rows and columns; columns first.
-    fn grid_cell(&self, layer: usize, counts: [usize; 3], mut number: usize) -> Result<Extent, LayerPartsError> {
+    pub(super) fn grid_cell(
+        &self,
+        layer: usize,
+        counts: [usize; 3],
+        mut number: usize,
+    ) -> Result<Extent, LayerPartsError> {
         let shape = self.shape(self.graph.layers[layer].output);
         let mut span = whole(shape);
         // Axes from the end: columns stand before channels, rows before them; images first, where there are four axes.
@@ -213,7 +237,7 @@ impl Tiler<'_> {
     }
 
     /// A box of a tensor, cut out of the smallest piece that holds it unless it is one.
-    fn slice(&mut self, of: TensorId, span: &[Span], reader: usize) -> usize {
+    pub(super) fn slice(&mut self, of: TensorId, span: &[Span], reader: usize) -> usize {
         let source = self.smallest_containing(of, span).unwrap_or(of.index());
         if self.pieces[source].span == span {
             return source;
@@ -236,9 +260,9 @@ impl Tiler<'_> {
         piece
     }
 
-    fn add_piece(&mut self, of: TensorId, span: &[Span], origin: Origin) -> usize {
+    pub(super) fn add_piece(&mut self, of: TensorId, span: &[Span], origin: Origin) -> usize {
         let number = self.pieces.len();
-        if !matches!(origin, Origin::Joined) {
+        if !matches!(origin, Origin::Joined | Origin::Statistics | Origin::Block | Origin::Sums(_)) {
             self.pieces_of[of.index()].push(number);
         }
         self.element_budget = self.element_budget.saturating_sub(elements(span));
@@ -246,7 +270,13 @@ impl Tiler<'_> {
         number
     }
 
-    fn add_layer(&mut self, op: &Op, operands: &[usize], layer: usize, piece: usize) -> Result<(), PartsError> {
+    pub(super) fn add_layer(
+        &mut self,
+        op: &Op,
+        operands: &[usize],
+        layer: usize,
+        piece: usize,
+    ) -> Result<(), PartsError> {
         let ids: Vec<TensorId> = operands.iter().map(|&piece| TensorId::new(piece)).collect();
         self.layers.push((op.with_operands(&ids), layer, piece));
         if self.element_budget == 0 {
@@ -278,7 +308,7 @@ impl Tiler<'_> {
     }
 
     /// Joins the pieces of a box at every straight cut between them.
-    fn join(&mut self, layer: usize, span: &[Span], pieces: Vec<usize>) -> Result<usize, LayerPartsError> {
+    pub(super) fn join(&mut self, layer: usize, span: &[Span], pieces: Vec<usize>) -> Result<usize, LayerPartsError> {
         if let [only] = pieces[..] {
             let found = &self.pieces[only].span;
             return if found == span { Ok(only) } else { Err(LayerPartsError::Coverage { expected: span.to_vec() }) };
@@ -310,6 +340,6 @@ impl Tiler<'_> {
 }
 
 /// The smallest box around two.
-fn bounding_box(a: &[Span], b: &[Span]) -> Extent {
+pub(super) fn bounding_box(a: &[Span], b: &[Span]) -> Extent {
     a.iter().zip(b).map(|(a, b)| (a.0.min(b.0), a.1.max(b.1))).collect()
 }

@@ -13,8 +13,8 @@ use tpuflow_ir::isa::{
 };
 use tpuflow_ir::program::{Allocation, LayerSummary};
 use tpuflow_ir::{
-    Bounds, Descriptor, Exchange, Instruction, IterationWait, Parts, Port, PortPart, Program, Quant, Repeated, Source,
-    State, Stream, Tiling, View, Wait, Window, Work,
+    Bounds, Descriptor, Exchange, Instruction, IterationWait, Measure, Parts, Port, PortPart, Program, Quant, Repeated,
+    Source, State, Stream, Tiling, View, Wait, Window, Work,
 };
 
 /// Names of the fields of structs.
@@ -110,7 +110,7 @@ fn named() -> BTreeSet<String> {
         NormParameters { beta, gamma, multiplier, shift }
     };
     names.extend(enums! {
-        Parts { Grid { images, rows, columns }, Boxes(_) }
+        Parts { Grid { images, rows, columns }, KeyBlocks { matrices, queries, keys, keeps_scores }, Boxes(_) }
         Work { Transfer(_), Lookup(_), Matrix(_), Pool(_), Vector(_), Expand(_), PackedLookup(_) }
         Descriptor { Matrix(_), Pool(_), Vector(_) }
         PoolKind {
@@ -126,8 +126,9 @@ fn named() -> BTreeSet<String> {
             Reduce { kind, shape, axes, input_zero, scaling, partial }, ArgMax { largest, select_last },
             Move { dims, input_strides, input_offset, output_strides, output_offset, rescale },
             Gather { outer, extent, inner, indices }, Fill { code }, ResizeLinear { rows, columns }, Select,
-            Float { function, output }, Quantize { scale, codes }
+            Float { function, output }, Quantize { scale, codes }, SoftmaxStatistics { measure }
         }
+        Measure { Maximum, Sum { coefficient } }
         FloatFunction {
             Identity, Constant(_), Binary(_), PRelu { per_channel }, Softmax, LayerNorm { center, epsilon },
             Reduce { kind, shape, axes, divisor, partial }, Dequantize { zero_point, scale }

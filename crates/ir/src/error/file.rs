@@ -85,6 +85,9 @@ pub enum FileError {
     /// The graph breaks invariants.
     #[error(transparent)]
     Graph(#[from] GraphErrors),
+    /// A graph with layers that stand in no file.
+    #[error("layer \"{0}\" is a part of attention by blocks of keys, which only tilings of a program make")]
+    Blocks(String),
     /// Numbers that cannot be computed with.
     #[error(transparent)]
     Limits(#[from] LimitError),

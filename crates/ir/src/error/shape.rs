@@ -31,6 +31,12 @@ pub enum ShapeError {
     /// Words that are no table.
     #[error("table \"{name}\": {source}")]
     Table { name: String, source: TableError },
+    /// Statistics of a softmax of other rows, of none where some are needed, or of floats.
+    #[error("statistics of a softmax must be two int64 for every row of codes")]
+    Statistics,
+    /// Sums as they are of floats, or with a bias.
+    #[error("a partial product must be of codes and without bias")]
+    PartialProduct,
     /// A convolution of what is no image.
     #[error("input {input:?} and weights {weights:?} must have rank 4")]
     ConvolutionRank { input: Vec<usize>, weights: Vec<usize> },

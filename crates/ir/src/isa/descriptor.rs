@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::op::{BinaryKind, Divisor, LinearTap, ReduceKind};
+use super::Vector;
+use crate::op::{BinaryKind, Divisor, LinearTap, Measure, ReduceKind};
 use crate::{DType, Finish, Function, Real, Window};
 
 /// The fields that all instructions of a layer have in common.
@@ -73,7 +74,8 @@ impl From<&FloatOutput> for Finish {
     }
 }
 
-/// Common part of the matrix instructions of a layer. A matrix product is a 1x1 convolution whose pixels are its rows.
+/// Common part of the matrix instructions of a layer. A matrix product is a 1x1 convolution whose pixels are its rows. A result of
+/// int64 is the sums of codes as they are, without bias or requantisation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MatrixDescriptor {
     /// Window geometry.
@@ -199,7 +201,8 @@ pub enum VectorOp {
         /// One slope per channel.
         per_channel: bool,
     },
-    /// Softmax over channels, row-wise. A second operand is the mask.
+    /// Softmax over channels, row-wise. Further operands are an int8 mask, and int64 statistics where the channels are some of
+    /// those of the rows.
     Softmax {
         /// See [`crate::Op::Softmax`].
         coefficient: u64,
@@ -220,8 +223,8 @@ pub enum VectorOp {
         /// Result.
         codes: Codes,
     },
-    /// Reduction of a stretch of row-major elements (a whole tensor, most often) over axes of its logical shape. A second
-    /// operand holds the running results of the stretches before it, in [`VectorOp::running`]'s type.
+    /// Reduction of a stretch of row-major elements (a whole tensor, most often) over axes of its logical shape, of sums also of
+    /// int64. A second operand holds the running results of the stretches before it, in [`VectorOp::running`]'s type.
     Reduce {
         /// The operation.
         kind: ReduceKind,
@@ -312,6 +315,11 @@ pub enum VectorOp {
         /// Result.
         codes: Codes,
     },
+    /// See [`crate::Op::SoftmaxStatistics`], row-wise. Further operands are an int8 mask, and int64 statistics before.
+    SoftmaxStatistics {
+        /// Which is taken on.
+        measure: Measure,
+    },
 }
 
 impl VectorOp {
@@ -319,6 +327,13 @@ impl VectorOp {
     #[must_use]
     pub fn reduces(&self) -> bool {
         matches!(self, Self::Reduce { .. } | Self::Float { function: FloatFunction::Reduce { .. }, .. })
+    }
+
+    /// Whether a softmax, or its statistics, of this form takes statistics: its last operand is int64.
+    #[must_use]
+    pub fn has_statistics(&self, vector: &Vector) -> bool {
+        let is_softmax = matches!(self, Self::Softmax { .. } | Self::SoftmaxStatistics { .. });
+        is_softmax && vector.inputs.len() > 1 && vector.inputs.last().is_some_and(|view| view.dtype == DType::I64)
     }
 
     /// Element type of the running results of a reduction of `dtype`.

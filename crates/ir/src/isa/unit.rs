@@ -78,6 +78,7 @@ impl WorkKind {
             | Op::Dequantize { .. }
             | Op::PRelu { .. }
             | Op::Softmax { .. }
+            | Op::SoftmaxStatistics { .. }
             | Op::LayerNorm { .. }
             | Op::Reduce { .. }
             | Op::ArgMax { .. }

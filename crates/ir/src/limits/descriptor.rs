@@ -131,7 +131,11 @@ pub(super) fn check_operator(op: &VectorOp) -> LimitCheck {
             check_output(Some(output))
         }
         VectorOp::Quantize { codes, .. } => check_codes(codes),
-        VectorOp::ArgMax { .. } | VectorOp::Fill { .. } | VectorOp::ResizeLinear { .. } | VectorOp::Select => Ok(()),
+        VectorOp::ArgMax { .. }
+        | VectorOp::SoftmaxStatistics { .. }
+        | VectorOp::Fill { .. }
+        | VectorOp::ResizeLinear { .. }
+        | VectorOp::Select => Ok(()),
     }
 }
 

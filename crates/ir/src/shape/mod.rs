@@ -139,7 +139,14 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Shape
         Op::Conv { input, weights, bias, window, groups, epilogue } => {
             linear::convolution(tensors, [get(*input), get(*weights), get(*bias)], window, *groups, epilogue)
         }
-        Op::MatMul { a, b, bias, epilogue } => linear::product(tensors, [get(*a), get(*b)], bias.map(get), epilogue),
+        Op::MatMul { a, b, bias, epilogue, partial } => {
+            let (elements, output) = linear::product(tensors, [get(*a), get(*b)], bias.map(get), epilogue)?;
+            match partial {
+                true if output != Output::Codes || bias.is_some() => Err(ShapeError::PartialProduct),
+                true => Ok((elements, Output::Exactly(DType::I64))),
+                false => Ok((elements, output)),
+            }
+        }
         Op::MaxPool { input, window } => {
             let x = get(*input);
             activation(x)?;
@@ -168,7 +175,12 @@ pub fn output_type(op: &Op, tensors: &[Tensor]) -> Result<(usize, Output), Shape
             Ok((x.elements(), Output::Floats))
         }
         Op::PRelu { input, slopes } => pointwise::p_relu(get(*input), slopes),
-        Op::Softmax { input, mask, exponentials } => rows::softmax(get(*input), mask.map(get), exponentials),
+        Op::Softmax { input, mask, exponentials, statistics } => {
+            rows::softmax(get(*input), [mask, statistics].map(|id| id.map(get)), exponentials)
+        }
+        Op::SoftmaxStatistics { input, mask, earlier, measure } => {
+            rows::softmax_statistics(get(*input), [mask, earlier].map(|id| id.map(get)), *measure)
+        }
         Op::LayerNorm { input, gamma, beta, norm, .. } => {
             rows::layer_norm([get(*input), get(*gamma), get(*beta)], norm)
         }

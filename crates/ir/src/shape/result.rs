@@ -31,6 +31,11 @@ pub fn result_shape(op: &Op, tensors: &[Tensor]) -> Option<Vec<usize>> {
         | Op::PRelu { input, .. }
         | Op::Softmax { input, .. }
         | Op::LayerNorm { input, .. } => Some(shape(input)),
+        Op::SoftmaxStatistics { input, .. } => {
+            let mut out = shape(input);
+            *out.last_mut()? = 2;
+            Some(out)
+        }
         Op::ArgMax { input, .. } => {
             let mut out = shape(input);
             match out.last_mut() {

@@ -2,13 +2,13 @@
 
 use super::{Output, broadcast, clamp, factor, kind, positive, requant, single};
 use crate::error::ShapeError;
-use crate::op::{Exponentials, FloatNorm, FloatReduction, Norm, ReduceKind};
+use crate::op::{Exponentials, FloatNorm, FloatReduction, Measure, Norm, ReduceKind};
 use crate::{Arithmetic, DType, Requant, TableEntry, Tensor};
 
 /// Shares of exponentials along rows, some of them masked.
 pub(super) fn softmax(
     x: &Tensor,
-    mask: Option<&Tensor>,
+    [mask, statistics]: [Option<&Tensor>; 2],
     exponentials: &Arithmetic<Exponentials>,
 ) -> Result<(usize, Output), ShapeError> {
     let output = kind(exponentials, &[x])?;
@@ -19,12 +19,49 @@ pub(super) fn softmax(
             clamp(fixed.lo, fixed.hi)?;
         }
     }
-    if let Some(mask) = mask
-        && (mask.dtype != DType::I8 || broadcast(&mask.shape, &x.shape).as_deref() != Some(&x.shape[..]))
-    {
-        return Err(ShapeError::Mask { mask: mask.shape.clone(), input: x.shape.clone() });
+    fitting_mask(mask, x)?;
+    if let Some(statistics) = statistics {
+        fitting_statistics(statistics, x)?;
+        if exponentials.fixed().is_none() {
+            return Err(ShapeError::Statistics);
+        }
     }
     Ok((x.elements(), output))
+}
+
+/// Largest codes and sums of exponentials of parts of rows.
+pub(super) fn softmax_statistics(
+    x: &Tensor,
+    [mask, earlier]: [Option<&Tensor>; 2],
+    measure: Measure,
+) -> Result<(usize, Output), ShapeError> {
+    Output::Codes.check(x)?;
+    fitting_mask(mask, x)?;
+    match earlier {
+        Some(earlier) => fitting_statistics(earlier, x)?,
+        None if measure == Measure::Maximum => {}
+        None => return Err(ShapeError::Statistics),
+    }
+    let n = x.shape.last().copied().unwrap_or(0).max(1);
+    Ok((x.elements() / n * 2, Output::Exactly(DType::I64)))
+}
+
+fn fitting_mask(mask: Option<&Tensor>, x: &Tensor) -> Result<(), ShapeError> {
+    match mask {
+        Some(mask) if mask.dtype != DType::I8 || broadcast(&mask.shape, &x.shape).as_deref() != Some(&x.shape[..]) => {
+            Err(ShapeError::Mask { mask: mask.shape.clone(), input: x.shape.clone() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Two numbers for every row.
+fn fitting_statistics(statistics: &Tensor, x: &Tensor) -> Result<(), ShapeError> {
+    let fits = match (&statistics.shape[..], &x.shape[..]) {
+        ([rows @ .., 2], [own @ .., _]) => rows == own,
+        _ => false,
+    };
+    if fits && statistics.dtype == DType::I64 { Ok(()) } else { Err(ShapeError::Statistics) }
 }
 
 /// Entries of a constant table by index.
@@ -82,7 +119,8 @@ pub(super) fn reduce(
     axes: &[u32],
     arithmetic: &Arithmetic<Requant, FloatReduction>,
 ) -> Result<(usize, Output), ShapeError> {
-    let output = super::kind(arithmetic, &[x])?;
+    let is_of_sums = x.dtype == DType::I64 && kind == ReduceKind::Sum && arithmetic.fixed().is_some();
+    let output = if is_of_sums { Output::Codes } else { super::kind(arithmetic, &[x])? };
     match arithmetic {
         Arithmetic::Fixed(r) => requant(r, 1)?,
         Arithmetic::Float(r) => {
@@ -116,7 +154,7 @@ mod tests {
         };
         let sound =
             Exponentials { coefficient: 1 << 32, multiplier: 32767, shift: 7, zero_point: -128, lo: -128, hi: 127 };
-        let refused = |fixed: Exponentials| softmax(&codes, None, &Arithmetic::Fixed(fixed)).is_err();
+        let refused = |fixed: Exponentials| softmax(&codes, [None, None], &Arithmetic::Fixed(fixed)).is_err();
         assert!(!refused(sound.clone()));
         assert!(refused(Exponentials { shift: 98, ..sound.clone() }));
         assert!(refused(Exponentials { shift: -100, ..sound.clone() }));

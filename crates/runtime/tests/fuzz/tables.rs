@@ -49,7 +49,7 @@ fn graph() -> Graph {
     let x = builder.layer("columns", op, tensor("x", &shape, DType::I8), vec![]).expect("fits");
     let requant = Requant { multiplier: vec![1], shift: vec![4], zero_point: 0, lo: -128, hi: 127 };
     let epilogue = Arithmetic::Fixed(Epilogue { first_shift: None, requant, table: None });
-    let op = Op::MatMul { a: x, b: table, bias: None, epilogue };
+    let op = Op::MatMul { a: x, b: table, bias: None, epilogue, partial: false };
     let y = builder.layer("product", op, tensor("y", &[1, 3, 1, 300], DType::I8), vec![]).expect("fits");
     let op = look_up(matrices, chosen, TableEntry::Rows(32));
     let z = builder.layer("rows", op, tensor("z", &[1, 1, 256], DType::I8), vec![]).expect("fits");

@@ -162,7 +162,7 @@ fn records(packed: &Packed, part: &PackedPart, rows: Range<usize>, all: usize, o
 fn channel_parameters(network: &Network, op: &Op, first: u32, count: u32) -> Vec<u8> {
     let (input, right, bias, epilogue) = match op {
         Op::Conv { input, weights, bias, epilogue, .. } => (input, weights, Some(bias), epilogue),
-        Op::MatMul { a, b, bias, epilogue } => (a, b, bias.as_ref(), epilogue),
+        Op::MatMul { a, b, bias, epilogue, .. } => (a, b, bias.as_ref(), epilogue),
         _ => return Vec::new(),
     };
     let bias = bias.map(|b| network.tensor(*b));

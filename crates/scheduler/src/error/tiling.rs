@@ -52,6 +52,12 @@ pub enum TilingError {
     /// Another operator than a product.
     #[error("is no product")]
     NoProduct,
+    /// A product that is no attention, or whose sums are more than scaled.
+    #[error("is no product of a softmax that can be computed by blocks of keys")]
+    NoAttention,
+    /// A part of several matrices by blocks of keys.
+    #[error("has several matrices in a part, which blocks of keys do not take together")]
+    SeveralMatrices,
     /// An operand of another rank.
     #[error("reads no image")]
     ReadsNoImage,

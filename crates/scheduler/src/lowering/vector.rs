@@ -292,11 +292,6 @@ fn channels(network: &Network, id: TensorId) -> usize {
     network.tensor(id).shape.last().copied().unwrap_or(1)
 }
 
-/// An operand and the mask beside it.
-fn masked(input: TensorId, mask: Option<TensorId>) -> Vec<TensorId> {
-    std::iter::once(input).chain(mask).collect()
-}
-
 /// Operators on codes, and those that take elements of any type.
 fn of_codes<'a>(op: &'a Op, network: &Network) -> Option<RowOperator<'a>> {
     let zero = |id: &TensorId| network.tensor(*id).zero_point();
@@ -318,11 +313,14 @@ fn of_codes<'a>(op: &'a Op, network: &Network) -> Option<RowOperator<'a>> {
             let vector = VectorOp::PRelu { input_zero: zero(input), positive, per_channel: count > 1 };
             RowOperator::with(&[*input], vector, count * Slope::BYTES)
         }
-        Op::Softmax { input, exponentials: Fixed(exponentials), mask } => {
+        Op::SoftmaxStatistics { measure, .. } => {
+            RowOperator::new(&op.operands(), VectorOp::SoftmaxStatistics { measure: *measure })
+        }
+        Op::Softmax { exponentials: Fixed(exponentials), .. } => {
             let Exponentials { coefficient, multiplier, shift, zero_point, lo, hi } = exponentials;
             let codes = Codes { zero_point: *zero_point, lo: *lo, hi: *hi };
             let scaling = Scaling { multiplier: *multiplier, shift: *shift, codes };
-            RowOperator::new(&masked(*input, *mask), VectorOp::Softmax { coefficient: *coefficient, scaling })
+            RowOperator::new(&op.operands(), VectorOp::Softmax { coefficient: *coefficient, scaling })
         }
         Op::LayerNorm { input, gamma, beta, center, norm: Fixed(norm) } => {
             let Norm { epsilon, multiplier, shift, requant } = norm;
@@ -369,8 +367,8 @@ fn of_floats<'a>(op: &'a Op, network: &Network) -> Option<RowOperator<'a>> {
             let vector = float(FloatFunction::PRelu { per_channel: count > 1 }, &slopes.finish);
             RowOperator::with(&[*input], vector, count * DType::F32.bytes())
         }
-        Op::Softmax { input, exponentials: Float(finish), mask } => {
-            RowOperator::new(&masked(*input, *mask), float(FloatFunction::Softmax, finish))
+        Op::Softmax { exponentials: Float(finish), .. } => {
+            RowOperator::new(&op.operands(), float(FloatFunction::Softmax, finish))
         }
         Op::LayerNorm { input, center, norm: Float(norm), .. } => {
             let function = FloatFunction::LayerNorm { center: *center, epsilon: norm.epsilon };

@@ -18,7 +18,7 @@ use crate::parameters::Parameters;
 use crate::stream::with_stream;
 use crate::tiling;
 use crate::tiling::groups::{Pricing, groups};
-use crate::tiling::stacks::{TileOrder, attention_tiles};
+use crate::tiling::stacks::{TileOrder, attention_tiles, key_block_tiles};
 
 /// What a program is asked for.
 pub(crate) struct Request<'a> {
@@ -117,6 +117,7 @@ fn tilings_for(context: &PlanningContext, plan: &Plan) -> Vec<Vec<Tiling>> {
     let orders = [TileOrder::ByMatrix, TileOrder::ByQueries];
     let mut found = Vec::from(orders.map(|order| attention_tiles(graph, machine, order)));
     found.dedup();
+    found.extend([true, false].map(|keeps_scores| key_block_tiles(graph, machine, keeps_scores)));
     let spilled_tensors = plan.spilled_tensors(graph);
     if !spilled_tensors.is_empty() {
         let pricing = Pricing {

@@ -13,6 +13,7 @@
 //! element is computed by the same operator from the same elements.
 
 pub mod groups;
+pub(crate) mod key_blocks;
 pub(crate) mod movement;
 pub(crate) mod part;
 pub(crate) mod region;
@@ -119,6 +120,8 @@ fn demands(graph: &Graph, tiling: &Tiling) -> Result<Vec<RequiredParts>, Schedul
                 let as_range = |range: &[u32; 2]| (range[0] as usize, range[1] as usize);
                 boxes.iter().map(|part| Region(part.iter().map(as_range).collect())).collect()
             }
+            // These have an order of their own.
+            Parts::KeyBlocks { .. } => vec![],
         };
         all.resize(all.len().max(parts.len()), BTreeMap::new());
         for (part, region) in all.iter_mut().zip(parts) {
@@ -193,23 +196,13 @@ impl<'a> Writer<'a> {
     }
 
     fn run(&mut self, tiling: &Tiling) -> Result<(), ScheduleError> {
+        if matches!(tiling.parts, Parts::KeyBlocks { .. }) {
+            return self.key_blocks(tiling);
+        }
         let demands = demands(self.graph, tiling)?;
         let mut pieces: BTreeMap<usize, Vec<(Region, TensorId)>> = BTreeMap::new();
         for demand in &demands {
-            for (&layer, wanted) in &demand.computes {
-                let own = &self.graph.layers[layer];
-                let fail = |reason| ScheduleError::Tiling { layer: own.name.clone(), reason };
-                if self.held(own.output, wanted).is_none() {
-                    let found = part(self.graph, own, wanted).map_err(fail)?;
-                    let operands = found.op.operands().into_iter().zip(&found.operands);
-                    let operands: Vec<TensorId> = operands.map(|(t, region)| self.fetch(t, region, own)).collect();
-                    let output = self.tensor(own.output, &found.region);
-                    let name = self.numbered(&own.name);
-                    let op = found.op.with_operands(&operands);
-                    self.layers.push(Layer { name, op, output, nodes: own.nodes.clone(), terms: own.terms });
-                    self.parts.push((own.output, found.region, output));
-                }
-            }
+            self.compute(&demand.computes)?;
             for (&layer, region) in &demand.leaves {
                 let own = &self.graph.layers[layer];
                 let piece = self.fetch(own.output, region, own);
@@ -224,6 +217,31 @@ impl<'a> Writer<'a> {
                 .map_err(|reason| ScheduleError::Tiling { layer: own.name.clone(), reason })?;
         }
         Ok(())
+    }
+
+    /// Layers with these regions of their results, as far as they are not there.
+    fn compute(&mut self, computes: &BTreeMap<usize, Region>) -> Result<(), ScheduleError> {
+        for (&layer, wanted) in computes {
+            let own = &self.graph.layers[layer];
+            let fail = |reason| ScheduleError::Tiling { layer: own.name.clone(), reason };
+            if self.held(own.output, wanted).is_none() {
+                let found = part(self.graph, own, wanted).map_err(fail)?;
+                let operands = found.op.operands().into_iter().zip(&found.operands);
+                let operands: Vec<TensorId> = operands.map(|(t, region)| self.fetch(t, region, own)).collect();
+                let output = self.tensor(own.output, &found.region);
+                self.push(own, found.op.with_operands(&operands), output);
+                self.parts.push((own.output, found.region, output));
+            }
+        }
+        Ok(())
+    }
+
+    /// A layer that works for `own`.
+    fn push(&mut self, own: &Layer, op: Op, output: TensorId) {
+        let name = self.numbered(&own.name);
+        // Of its operator, not of what is joined around it.
+        let terms = own.terms.filter(|_| matches!(op, Op::Conv { .. } | Op::MatMul { .. }));
+        self.layers.push(Layer { name, op, output, nodes: own.nodes.clone(), terms });
     }
 
     /// A tensor that holds a part, if there is one.

@@ -89,6 +89,8 @@ pub(crate) fn part_of(graph: &Graph, layer: &Layer, result: &[usize], wanted: &R
             let op = Op::PRelu { input: *input, slopes: some_slopes(slopes, last(wanted)) };
             Ok(Part { op, region: wanted.clone(), operands: vec![wanted.clone()] })
         }
+        // Made by tilings only.
+        Op::SoftmaxStatistics { .. } => Err(TilingError::NoAttention),
         Op::Softmax { .. } => {
             all_of_last(result, wanted)?;
             pointwise(&shapes, layer.op.clone(), result, wanted)
@@ -284,7 +286,7 @@ fn convolution(shapes: &Shapes, op: &Op, result: &[usize], wanted: &Region) -> R
 
 /// Rows and columns of a matrix product.
 fn product(shapes: &Shapes, op: &Op, result: &[usize], wanted: &Region) -> Result<Part, TilingError> {
-    let Op::MatMul { a, b, bias, epilogue } = op else { return Err(TilingError::NoProduct) };
+    let Op::MatMul { a, b, bias, epilogue, partial: false } = op else { return Err(TilingError::NoProduct) };
     let (x, w) = (shapes.of(*a), shapes.of(*b));
     let mut expected = x.to_vec();
     expected[x.len() - 1] = w[w.len() - 1];
@@ -297,7 +299,7 @@ fn product(shapes: &Shapes, op: &Op, result: &[usize], wanted: &Region) -> Resul
     let mut operands = vec![wanted.with(x.len() - 1, (0, x[x.len() - 1])), right.with(w.len() - 1, columns)];
     operands.extend(bias.map(|_| Region(vec![columns])));
     operands.extend(op.operands()[operands.len()..].iter().map(|&table| shapes.whole(table)));
-    let op = Op::MatMul { a: *a, b: *b, bias: *bias, epilogue: some_columns(epilogue, columns) };
+    let op = Op::MatMul { a: *a, b: *b, bias: *bias, epilogue: some_columns(epilogue, columns), partial: false };
     Ok(Part { op, region: wanted.clone(), operands })
 }
 

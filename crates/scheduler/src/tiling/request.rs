@@ -44,6 +44,9 @@ pub struct Request {
     pub slices: BTreeMap<String, Vec<Slice>>,
     /// First and last layer of a run by their numbers, and its parts from top to bottom and from left to right.
     pub runs: Vec<[u32; 4]>,
+    /// First and last layer of attention by their numbers, its parts, of matrices and of queries, the keys of a block, and 1 where
+    /// scores are kept ([`Parts::KeyBlocks`]).
+    pub attention: Vec<[u32; 6]>,
     /// Parts of all layers that can be cut, from left to right.
     pub columns: u32,
     /// From top to bottom.
@@ -54,7 +57,7 @@ pub struct Request {
 
 impl Default for Request {
     fn default() -> Self {
-        Self { slices: BTreeMap::new(), runs: vec![], columns: 1, rows: 1, overlap: 50 }
+        Self { slices: BTreeMap::new(), runs: vec![], attention: vec![], columns: 1, rows: 1, overlap: 50 }
     }
 }
 
@@ -77,6 +80,10 @@ impl Request {
         }
         for &[first, last, rows, columns] in &self.runs {
             let parts = Parts::Grid { images: 1, rows, columns };
+            tilings.push(Tiling { first: LayerId(first), last: LayerId(last), parts });
+        }
+        for &[first, last, matrices, queries, keys, keeps_scores] in &self.attention {
+            let parts = Parts::KeyBlocks { matrices, queries, keys, keeps_scores: keeps_scores > 0 };
             tilings.push(Tiling { first: LayerId(first), last: LayerId(last), parts });
         }
         if self.rows > 1 || self.columns > 1 {

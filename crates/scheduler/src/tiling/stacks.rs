@@ -12,11 +12,11 @@
 
 use tpuflow_ir::{Graph, LayerId, Machine, Op, Parts, TensorId, Tiling};
 
-use super::leaving;
 use super::region::even;
+use super::{key_blocks, leaving};
 
-/// Matrices of a stack at most that are tiles of their own.
-const MOST: usize = 16;
+/// Matrices of a stack at most that are tiles of their own: with more of them programs take long to make.
+const MOST: usize = 128;
 
 /// Shares of the cache: from the first on that shares of all heads take, they are computed a head at a time. A tile takes no more
 /// than that where it still fills the array.
@@ -60,6 +60,54 @@ pub(crate) fn attention_tiles(graph: &Graph, machine: &Machine, order: TileOrder
     found
 }
 
+/// The same where a full tile of the array with all keys takes too much of the cache: by blocks of keys, with the scores of some
+/// queries kept, or computed anew for every pass. Empty where nothing would be cut so.
+pub(crate) fn key_block_tiles(graph: &Graph, machine: &Machine, keeps_scores: bool) -> Vec<Tiling> {
+    let tilings = attention_tiles(graph, machine, TileOrder::ByMatrix);
+    let by_blocks =
+        |tiling: &Tiling| Some(Tiling { parts: key_blocks_of(graph, machine, tiling, keeps_scores)?, ..*tiling });
+    let found: Vec<Option<Tiling>> = tilings.iter().map(by_blocks).collect();
+    if found.iter().all(Option::is_none) {
+        return vec![];
+    }
+    found.into_iter().zip(tilings).map(|(found, usual)| found.unwrap_or(usual)).collect()
+}
+
+/// Blocks of keys of a run, where these are worth it.
+fn key_blocks_of(graph: &Graph, machine: &Machine, tiling: &Tiling, keeps_scores: bool) -> Option<Parts> {
+    let (first, last) = (tiling.first.index(), tiling.last.index());
+    let softmax = key_blocks::softmax(graph, first, last)?;
+    let &[.., queries, keys] = &graph.tensor(graph.layers[softmax].output).shape[..] else { return None };
+    let (tile, space) = (u64::from(machine.array.rows), machine.cache_bytes());
+    let [scores, shares] = score_bytes(graph, softmax);
+    let largest = space / LARGEST / keys as u64;
+    if largest / (scores + shares) >= tile {
+        return None;
+    }
+    // Half a tile costs the array as much as a whole one.
+    let rows = match largest / scores {
+        kept if kept >= tile || !keeps_scores => tile,
+        kept if kept >= tile / 2 => tile / 2,
+        _ => return None,
+    };
+    let step = u64::from(machine.array.rows);
+    let block = (space / CROWDED / (tile * (scores + shares)) / step).max(1) * step;
+    let matrices = graph.tensor(graph.layers[last].output).shape.iter().rev().skip(2).product::<usize>();
+    Some(Parts::KeyBlocks {
+        matrices: matrices as u32,
+        queries: (queries as u64).div_ceil(rows) as u32,
+        keys: block.min(keys as u64) as u32,
+        keeps_scores,
+    })
+}
+
+/// Bytes of a score and of a share of a softmax.
+fn score_bytes(graph: &Graph, softmax: usize) -> [u64; 2] {
+    let layer = &graph.layers[softmax];
+    let scores = layer.op.operands().first().map_or(0, |&scores| graph.tensor(scores).dtype.bytes());
+    [scores, graph.tensor(layer.output).dtype.bytes()].map(|bytes| bytes as u64)
+}
+
 /// Parts of a stack: the first rows of all matrices, then the next rows of all.
 fn by_queries(shape: &[usize], matrices: u32, blocks: u32) -> Parts {
     let lead = shape.len().saturating_sub(3);
@@ -81,13 +129,9 @@ fn by_queries(shape: &[usize], matrices: u32, blocks: u32) -> Parts {
 /// Blocks that the rows of a matrix of attention are computed in: of as many full tiles of the array as take little of the cache, or
 /// of fewer rows where a single one takes too much.
 fn blocks_of_queries(graph: &Graph, machine: &Machine, softmax: usize, matrices: u32) -> u32 {
-    let layer = &graph.layers[softmax];
-    let shape = &graph.tensor(layer.output).shape;
-    let &[.., queries, keys] = &shape[..] else { return 1 };
-    let rows = shape[..shape.len() - 2].iter().product::<usize>() * queries / matrices as usize;
-    // Scores and shares.
-    let scores = layer.op.operands().first().map_or(0, |&scores| graph.tensor(scores).dtype.bytes());
-    let row_bytes = (keys * (scores + graph.tensor(layer.output).dtype.bytes())) as u64;
+    let shape = &graph.tensor(graph.layers[softmax].output).shape;
+    let row_bytes = shape[shape.len() - 1] as u64 * score_bytes(graph, softmax).iter().sum::<u64>();
+    let rows = shape[..shape.len() - 1].iter().product::<usize>() / matrices as usize;
     let (tile, space) = (u64::from(machine.array.rows), machine.cache_bytes());
     let usual = space / CROWDED / row_bytes / tile * tile;
     let most = (space / LARGEST / row_bytes).max(1);
@@ -148,7 +192,9 @@ mod tests {
     fn large_attention_runs_by_heads_and_small_attention_stays_whole() {
         let mut machine = Machine::preset("128x128_asic").expect("known");
         machine.cache.words = 256;
-        for (heads, keys, wanted) in [(4, 512, true), (4, 64, false), (1, 2048, false), (32, 512, false)] {
+        for (heads, keys, wanted) in
+            [(4, 512, true), (4, 64, false), (1, 2048, false), (24, 512, true), (160, 512, false)]
+        {
             let graph = attention(heads, 64, keys);
             let runs = attention_tiles(&graph, &machine, TileOrder::ByMatrix);
             assert_eq!(!runs.is_empty(), wanted, "{heads} heads, {keys} keys");
@@ -181,6 +227,37 @@ mod tests {
             let tiled = tiling::tiled(&graph, &by_queries).expect("tiles").graph;
             let softmaxes = tiled.layers.iter().filter(|layer| matches!(layer.op, Op::Softmax { .. }));
             assert_eq!(softmaxes.count(), boxes.len());
+        }
+    }
+
+    #[test]
+    fn keys_that_leave_no_space_for_a_tile_of_queries_come_in_blocks() {
+        let mut machine = Machine::preset("128x128_asic").expect("known");
+        machine.cache.words = 64;
+        // Of 262144 bytes a third holds scores and shares of a full tile for 341 keys, scores of one for 682, of half of one for 1365;
+        // an eighth holds a block of 128 keys.
+        let cases = [(256, [None; 2]), (512, [Some(3), Some(3)]), (1024, [Some(5), Some(3)]), (2048, [None, Some(3)])];
+        for (keys, wanted) in cases {
+            let mut graph = attention(2, 300, keys);
+            for layer in &mut graph.layers {
+                if let Op::MatMul { epilogue: tpuflow_ir::Arithmetic::Fixed(epilogue), .. } = &mut layer.op {
+                    let (lo, hi) = graph.tensors[layer.output.index()].dtype.range();
+                    (epilogue.requant.lo, epilogue.requant.hi, epilogue.table) = (lo as i32, hi as i32, None);
+                    epilogue.requant.multiplier.truncate(1);
+                    epilogue.requant.shift.truncate(1);
+                }
+            }
+            for (keeps_scores, parts) in [true, false].into_iter().zip(wanted) {
+                let found = key_block_tiles(&graph, &machine, keeps_scores);
+                let queries = found.first().map(|tiling| match tiling.parts {
+                    Parts::KeyBlocks { matrices: 2, queries, keys: 128, keeps_scores: kept } => {
+                        assert_eq!(kept, keeps_scores);
+                        queries
+                    }
+                    ref other => panic!("{other:?}"),
+                });
+                assert_eq!(queries, parts, "{keys} keys, scores kept: {keeps_scores}");
+            }
         }
     }
 

@@ -237,7 +237,7 @@ impl Net {
         let wide = DType::I16 == dtype || DType::I16 == self.dtype_of(a);
         let epilogue = self.epilogue(n, self.dtype(), 22, wide);
         *shape.last_mut().unwrap() = n;
-        self.layer("matmul", Op::MatMul { a, b, bias, epilogue }, &shape, self.dtype())
+        self.layer("matmul", Op::MatMul { a, b, bias, epilogue, partial: false }, &shape, self.dtype())
     }
 
     pub fn product(&mut self, a: TensorId, b: TensorId) -> TensorId {
@@ -245,7 +245,7 @@ impl Net {
         *shape.last_mut().unwrap() = *self.shape(b).last().unwrap();
         let wide = DType::I16 == self.dtype_of(a) || DType::I16 == self.dtype_of(b);
         let epilogue = self.epilogue(*shape.last().unwrap(), self.dtype(), 22, wide);
-        self.layer("product", Op::MatMul { a, b, bias: None, epilogue }, &shape, self.dtype())
+        self.layer("product", Op::MatMul { a, b, bias: None, epilogue, partial: false }, &shape, self.dtype())
     }
 
     pub fn max_pool(&mut self, input: TensorId, window: Window) -> TensorId {
@@ -341,7 +341,7 @@ impl Net {
         };
         let exponentials =
             if self.float.is_some() { Arithmetic::Float(self.finish_of()) } else { Arithmetic::Fixed(fixed) };
-        let op = Op::Softmax { input, exponentials, mask };
+        let op = Op::Softmax { input, exponentials, mask, statistics: None };
         self.layer("softmax", op, &shape, self.dtype())
     }
 

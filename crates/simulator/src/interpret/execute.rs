@@ -10,21 +10,10 @@ use tpuflow_kernels::softmax::Softmax;
 use tpuflow_kernels::table;
 use tpuflow_kernels::{Element, Float, Values, linear, movement, reduce, resize};
 
-use super::float;
 use super::prepare::{Constants, image};
 use super::tensor_pool::TensorPool;
+use super::{blocks, float};
 use crate::error::LayerError;
-
-/// Evaluates the body with the slice of an int8 or int16 tensor.
-macro_rules! codes {
-    ($values:expr, $slice:ident => $body:expr) => {
-        match $values {
-            Values::I8($slice) => $body,
-            Values::I16($slice) => $body,
-            other => unreachable!("the shape rule does not admit {} here", other.dtype().name()),
-        }
-    };
-}
 
 /// Evaluates the body with the slices of two tensors of the same type.
 macro_rules! same {
@@ -84,6 +73,8 @@ pub(super) fn execute(
     }
     if let Constants::Products(products) = prepared {
         products.run(tensors, &mut y);
+    } else if blocks::is_of_blocks(graph, layer) {
+        blocks::compute(graph, layer, prepared, value, &mut y);
     } else if is_movement(&layer.op) {
         move_elements(graph, layer, prepared, value, &mut y)?;
     } else {
@@ -196,7 +187,7 @@ fn average_of(fixed: &FixedAverage, count_include_pad: bool, beyond: [u32; 2], i
     }
 }
 
-fn softmax_of(fixed: &Exponentials) -> Softmax {
+pub(super) fn softmax_of(fixed: &Exponentials) -> Softmax {
     Softmax {
         coefficient: fixed.coefficient,
         multiplier: fixed.multiplier,
@@ -364,6 +355,6 @@ fn number<Y: Float>(value: f64) -> Y {
 }
 
 /// Extent of the last axis; rows of nothing have one element.
-fn last(tensor: &Tensor) -> usize {
+pub(super) fn last(tensor: &Tensor) -> usize {
     tensor.shape.last().copied().unwrap_or(1)
 }

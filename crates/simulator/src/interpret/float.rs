@@ -102,7 +102,7 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Option<Constants> {
             let negative = slopes.negative.iter().map(|&slope| single(slope)).collect();
             Constants::Slopes { negative, finisher: Finisher::new(&slopes.finish) }
         }
-        Op::Softmax { input, exponentials: Arithmetic::Float(finish), mask } => {
+        Op::Softmax { input, exponentials: Arithmetic::Float(finish), mask, .. } => {
             let mask = Mask::new(graph, *input, *mask);
             Constants::Softmax { mask, finisher: Finisher::new(finish) }
         }

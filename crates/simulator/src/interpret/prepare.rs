@@ -69,7 +69,11 @@ impl Constants {
 pub(super) fn reads(layer: &Layer, prepared: &Constants) -> Vec<TensorId> {
     match (&layer.op, prepared) {
         (
-            Op::Conv { input, .. } | Op::Unary { input, .. } | Op::LayerNorm { input, .. } | Op::Softmax { input, .. },
+            Op::Conv { input, .. }
+            | Op::Unary { input, .. }
+            | Op::LayerNorm { input, .. }
+            | Op::Softmax { input, .. }
+            | Op::SoftmaxStatistics { input, .. },
             _,
         ) => {
             vec![*input]
@@ -182,7 +186,8 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Constants, SimErro
             }
             Convolution { geometry: geometry(*input, *window), x, w, groups, bias, epilogue }.choose_kernel()
         }
-        Op::MatMul { a, b, bias, epilogue: Arithmetic::Fixed(out) } => {
+        Op::MatMul { partial: true, .. } => Constants::Plain,
+        Op::MatMul { a, b, bias, epilogue: Arithmetic::Fixed(out), .. } => {
             let ids = [*a, *b];
             let (a, b) = (tensor(*a), tensor(*b));
             let mut bias = bias.map_or_else(Vec::new, |id| tensor(id).integers());
@@ -221,7 +226,9 @@ pub(super) fn prepare(graph: &Graph, layer: &Layer) -> Result<Constants, SimErro
         Op::Unary { input, function: Arithmetic::Fixed(table) } => {
             Constants::Table(lookup(graph, table, tensor(*input).dtype.bits()))
         }
-        Op::Softmax { input, mask, .. } => Constants::Mask(Mask::new(graph, *input, *mask)),
+        Op::Softmax { input, mask, .. } | Op::SoftmaxStatistics { input, mask, .. } => {
+            Constants::Mask(Mask::new(graph, *input, *mask))
+        }
         Op::LayerNorm { input, gamma, beta, center, norm: Arithmetic::Fixed(norm) } => Constants::Norm(LayerNorm {
             center: *center,
             input_zero_point: tensor(*input).zero_point(),

@@ -1,7 +1,7 @@
 //! The form of elementwise instructions: numbers, shapes and element types of their operands.
 
 use tpuflow_ir::isa::{FloatFunction, Vector, VectorOp};
-use tpuflow_ir::op::{LinearTap, ReduceKind};
+use tpuflow_ir::op::{LinearTap, Measure, ReduceKind};
 use tpuflow_ir::{DType, View};
 
 /// Checks an elementwise instruction without regard to the values of its operands.
@@ -11,7 +11,8 @@ use tpuflow_ir::{DType, View};
 pub(crate) fn check(v: &Vector, op: &VectorOp) -> Result<(), &'static str> {
     let operands = match op {
         VectorOp::Fill { .. } | VectorOp::Float { function: FloatFunction::Constant(_), .. } => 0..=0,
-        VectorOp::Softmax { .. } | VectorOp::Float { function: FloatFunction::Softmax, .. } => 1..=2,
+        VectorOp::Softmax { .. } | VectorOp::SoftmaxStatistics { .. } => 1..=3,
+        VectorOp::Float { function: FloatFunction::Softmax, .. } => 1..=2,
         _ if op.reduces() => 1..=2,
         VectorOp::Binary { .. } | VectorOp::Float { function: FloatFunction::Binary(_), .. } => 2..=2,
         VectorOp::Select => 3..=3,
@@ -47,14 +48,27 @@ pub(crate) fn check(v: &Vector, op: &VectorOp) -> Result<(), &'static str> {
         }
         VectorOp::Fill { .. } => Ok(()),
         VectorOp::Reduce { kind, shape, axes, partial, .. } => {
+            let is_of_sums = *kind == ReduceKind::Sum && v.inputs[0].dtype == DType::I64;
+            require(is_of_sums || v.inputs[0].dtype.is_code(), "reduces elements of the wrong type")?;
             check_reduction(v, *kind, (shape, axes), *partial, DType::is_code)
         }
         VectorOp::Float { function: FloatFunction::Reduce { kind, shape, axes, partial, .. }, .. } => {
+            require(floats, "reduces elements of the wrong type")?;
             check_reduction(v, *kind, (shape, axes), *partial, DType::is_float)
         }
         VectorOp::ArgMax { .. } => check_arg_max(v),
         VectorOp::ResizeLinear { rows, columns } => check_resize(v, rows, columns),
-        VectorOp::Softmax { .. } | VectorOp::LayerNorm { .. } | VectorOp::SharedLayerNorm { .. } => {
+        VectorOp::SoftmaxStatistics { .. } => check_row_blocks(v, op),
+        VectorOp::Softmax { .. } if op.has_statistics(v) => check_row_blocks(v, op),
+        VectorOp::Softmax { .. } => {
+            let whole = v.inputs[0].channels == v.output.channels && v.inputs[0].width == v.output.width;
+            let has_mask = v.inputs.len() <= 2;
+            require(
+                whole && has_mask && broadcasts && computes && codes(v.output.dtype),
+                "has operands that do not fit",
+            )
+        }
+        VectorOp::LayerNorm { .. } | VectorOp::SharedLayerNorm { .. } => {
             let whole = v.inputs[0].channels == v.output.channels && v.inputs[0].width == v.output.width;
             require(whole && broadcasts && computes && codes(v.output.dtype), "has operands that do not fit")
         }
@@ -84,7 +98,32 @@ fn check_move(v: &Vector, (dims, from, to): (&[u32], &[i64], &[i64]), rescales: 
     )
 }
 
-/// A reduction takes all of its operand, of the types `admits` names, and of running results as many as it gives.
+/// Rows in blocks: codes, perhaps a mask that broadcasts to them, and two int64 for every row of them.
+fn check_row_blocks(v: &Vector, op: &VectorOp) -> Result<(), &'static str> {
+    let (block, has_statistics) = (&v.inputs[0], op.has_statistics(v));
+    let masks = &v.inputs[1..v.inputs.len() - usize::from(has_statistics)];
+    let fits = |own: u32, result: u32| own == result || own == 1;
+    let is_mask = |mask: &View| {
+        let images = |view: &View| view.rows / view.height;
+        let sizes = [(mask.width, block.width), (mask.channels, block.channels), (mask.height, block.height)];
+        mask.dtype == DType::I8
+            && sizes.iter().all(|&(own, result)| fits(own, result))
+            && fits(images(mask), images(block))
+    };
+    let same_pixels = |view: &View| (view.rows, view.height, view.width) == (block.rows, block.height, block.width);
+    let is_statistics = |view: &View| view.dtype == DType::I64 && view.channels == 2 && same_pixels(view);
+    let given = v.inputs.last().filter(|_| has_statistics).is_none_or(is_statistics);
+    let left = match op {
+        VectorOp::SoftmaxStatistics { measure } => {
+            (has_statistics || *measure == Measure::Maximum) && is_statistics(&v.output)
+        }
+        _ => v.output.dtype.is_code() && v.output.channels == block.channels && same_pixels(&v.output),
+    };
+    let types = block.dtype.is_code() && masks.len() <= 1 && masks.iter().all(is_mask);
+    require(types && given && left, "has operands that are no blocks of rows with their statistics")
+}
+
+/// A reduction takes all of its operand and of running results as many as it gives; finished ones are of a type `admits` names.
 fn check_reduction(
     v: &Vector,
     kind: ReduceKind,
@@ -98,8 +137,7 @@ fn check_reduction(
     let running = VectorOp::running(kind, v.inputs[0].dtype);
     let given = v.inputs.get(1).is_none_or(|r| r.dtype == running && elements(r) == kept && r.rows == 1);
     let left = if partial { v.output.dtype == running && v.output.rows == 1 } else { admits(v.output.dtype) };
-    let types = admits(v.inputs[0].dtype) && given && left;
-    require(fits && types, "reduces to another number of elements")
+    require(fits && given && left, "reduces to another number of elements")
 }
 
 /// One index for every pixel.

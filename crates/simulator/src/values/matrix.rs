@@ -162,6 +162,13 @@ impl Memories {
             return self.float_matrix(m, d, output, array, machine).map(|()| 0);
         }
         let narrow = m.input.dtype == DType::I8 && d.weight_dtype == DType::I8;
+        if Self::is_partial(m, d) {
+            return if narrow {
+                self.partial_product::<i8>(layer, m, d, array)
+            } else {
+                self.partial_product::<i16>(layer, m, d, array)
+            };
+        }
         match (narrow, m.output.dtype) {
             (true, DType::I8) => self.product::<i8, i8>(layer, m, d, array),
             (true, _) => self.product::<i8, i16>(layer, m, d, array),
@@ -342,16 +349,21 @@ impl Memories {
 
     /// Writes codes `[pixels, columns]` to their place in the result.
     fn scatter<Y: Code>(&mut self, m: &Matrix, results: &[Y]) {
-        let (size, pixel_bytes) = (m.output.dtype.bytes(), m.output.pixel_bytes as usize);
-        let payload = m.columns as usize * size;
         let mut bytes = std::mem::take(&mut self.buffers.bytes);
-        let mut rest = Y::as_stored(results).unwrap_or_else(|| {
+        let stored = Y::as_stored(results).unwrap_or_else(|| {
             encode(m.output.dtype, results, &mut bytes);
             &bytes
         });
+        self.store_tile(m, stored);
+        self.buffers.bytes = bytes;
+    }
+
+    /// Writes elements `[pixels, columns]`, as they are stored, to their place in the result.
+    pub(super) fn store_tile(&mut self, m: &Matrix, mut rest: &[u8]) {
+        let (size, pixel_bytes) = (m.output.dtype.bytes(), m.output.pixel_bytes as usize);
+        let payload = m.columns as usize * size;
         if let Some(at) = self.contiguous_address(&m.output, payload, m.first_pixel, m.pixels) {
             self.cache.write(at + u64::from(m.output_channel) * size as u64, rest);
-            self.buffers.bytes = bytes;
             return;
         }
         let (mut pixel, end) = (m.first_pixel, m.first_pixel + m.pixels);
@@ -367,11 +379,15 @@ impl Memories {
             }
             (pixel, rest) = (pixel + count, behind);
         }
-        self.buffers.bytes = bytes;
     }
 
     /// The tile an instruction takes, packed.
-    fn packed_tile(&mut self, layer: LayerId, m: &Matrix, d: &MatrixDescriptor) -> Result<Arc<PackedTile>, Fault> {
+    pub(super) fn packed_tile(
+        &mut self,
+        layer: LayerId,
+        m: &Matrix,
+        d: &MatrixDescriptor,
+    ) -> Result<Arc<PackedTile>, Fault> {
         let place = (layer, m.descriptor, m.weights.address, m.parameters, m.first_column, m.columns);
         let all = Arc::clone(&self.kept.tiles);
         let tiles = || all.lock().unwrap_or_else(PoisonError::into_inner);

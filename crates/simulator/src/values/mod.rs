@@ -15,6 +15,7 @@ mod float;
 pub(crate) mod form;
 mod matrix;
 mod non_finite;
+mod partial;
 mod pool;
 mod register;
 mod tensor;

@@ -57,6 +57,7 @@ impl Pass {
             && match &self.results {
                 Values::I8(results) => self.sums_give_codes(&sums, results),
                 Values::I16(results) => self.sums_give_codes(&sums, results),
+                Values::I64(results) => sums == *results,
                 _ => true,
             };
         if same { Ok(()) } else { Err(register_fault(&self.matrix, "other results than in closed form")) }

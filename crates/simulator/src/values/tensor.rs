@@ -142,6 +142,13 @@ impl Load for i32 {
     }
 }
 
+/// Sums and statistics.
+impl Load for i64 {
+    fn append(_: DType, bytes: &[u8], numbers: &mut Vec<Self>) {
+        numbers.extend(bytes.as_chunks().0.iter().map(|b| Self::from_le_bytes(*b)));
+    }
+}
+
 /// Bits.
 impl Load for u32 {
     fn append(dtype: DType, bytes: &[u8], elements: &mut Vec<Self>) {

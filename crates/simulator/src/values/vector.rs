@@ -24,16 +24,20 @@ fn requant(scaling: &Scaling) -> Requant {
     }
 }
 
-/// Shares of exponentials along rows of `channels`.
-fn softmax<'o>(channels: usize, coefficient: u64, scaling: &Scaling) -> RowFunction<'o> {
-    let softmax = Softmax {
+pub(super) fn softmax_of(coefficient: u64, scaling: &Scaling) -> Softmax {
+    Softmax {
         coefficient,
         multiplier: scaling.multiplier,
         shift: scaling.shift,
         zero_point: scaling.codes.zero_point,
         lo: scaling.codes.lo,
         hi: scaling.codes.hi,
-    };
+    }
+}
+
+/// Shares of exponentials along rows of `channels`.
+fn softmax<'o>(channels: usize, coefficient: u64, scaling: &Scaling) -> RowFunction<'o> {
+    let softmax = softmax_of(coefficient, scaling);
     Box::new(move |x, y| {
         let mask: Vec<i8> = x.get(1).map_or(vec![], |m| m.iter().map(|&m| i8::from(m != 0)).collect());
         for (i, (x, y)) in x[0].chunks_exact(channels).zip(y.chunks_exact_mut(channels)).enumerate() {
@@ -53,17 +57,24 @@ impl Memories {
                 self.among_floats(v, op)
             }
             VectorOp::Select => self.select(v),
+            VectorOp::SoftmaxStatistics { .. } => self.row_blocks(v, op),
+            VectorOp::Softmax { .. } if op.has_statistics(v) => self.row_blocks(v, op),
             VectorOp::Move { .. } => self.shift(v, op),
             VectorOp::Gather { extent, inner, indices, .. } => self.gather_indices(v, *extent, *inner, indices),
             VectorOp::Reduce { kind, shape, axes, input_zero, scaling, partial } => {
                 let shape: Vec<usize> = shape.iter().map(|&n| n as usize).collect();
-                let x = self.whole::<i16>(&v.inputs[0])?;
                 let reduction = Reduction::new(&shape, axes);
                 let mut results = vec![0; v.output.width as usize * (v.output.rows * v.output.channels) as usize];
                 if let Some(earlier) = v.inputs.get(1) {
                     results = self.running(earlier)?;
                 }
-                reduce::run(&reduction, *kind, *input_zero, &x, &mut results, v.inputs.len() > 1);
+                let is_later = v.inputs.len() > 1;
+                if v.inputs[0].dtype == DType::I64 {
+                    reduce::add(&reduction, &self.whole::<i64>(&v.inputs[0])?, &mut results, is_later);
+                } else {
+                    let x = self.whole::<i16>(&v.inputs[0])?;
+                    reduce::run(&reduction, *kind, *input_zero, &x, &mut results, is_later);
+                }
                 if *partial {
                     let size = v.output.dtype.bytes();
                     let bytes: Vec<u8> = results.iter().flat_map(|r| r.to_le_bytes().into_iter().take(size)).collect();
@@ -215,6 +226,7 @@ impl Memories {
                 })
             }
             VectorOp::Select
+            | VectorOp::SoftmaxStatistics { .. }
             | VectorOp::Reduce { .. }
             | VectorOp::ArgMax { .. }
             | VectorOp::Move { .. }

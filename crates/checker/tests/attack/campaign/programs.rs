@@ -4,7 +4,9 @@ use crate::common::wild::{long_lines, wild_floats};
 use crate::common::{Net, residual, tiny, window};
 use tpuflow_ir::op::PadMode;
 use tpuflow_ir::packed::CodeKind;
-use tpuflow_ir::{BinaryKind, DType, Graph, Machine, Packed, Program, ReduceKind, Source, State, TableEntry, TensorId};
+use tpuflow_ir::{
+    Arithmetic, BinaryKind, DType, Graph, Machine, Op, Packed, Program, ReduceKind, Source, State, TableEntry, TensorId,
+};
 use tpuflow_scheduler::tiling::request::Request;
 use tpuflow_scheduler::{Options, schedule_by};
 use tpuflow_simulator::simulate;
@@ -20,19 +22,22 @@ pub struct Subject {
     level: u8,
     /// Parts of all layers from top to bottom and from left to right.
     parts: [u32; 2],
+    /// Attention by blocks of keys, as asked for.
+    key_blocks: Option<[u32; 6]>,
 }
 
 const fn subject(name: &'static str, graph: fn() -> Graph, machine: fn() -> Machine, level: u8) -> Subject {
-    Subject { name, graph, machine, level, parts: [1, 1] }
+    Subject { name, graph, machine, level, parts: [1, 1], key_blocks: None }
 }
 
 /// All of them; the short run takes the first few.
-pub const SUBJECTS: [Subject; 27] = [
+pub const SUBJECTS: [Subject; 29] = [
     subject("batched-product", batched_product, edge, 1),
     subject("cut-add", cut_add, tiny8, 5),
     subject("embedding-int8", embedding_int8, tiny16, 5),
     subject("joined", joined, tiny8, 5),
     subject("state-int8", state, tiny64, 5),
+    Subject { key_blocks: Some([0, 3, 1, 2, 6, 0]), ..subject("key-blocks", || long_keys(false), tiny16, 5) },
     subject("state-packed", state_packed, tiny64, 5),
     subject("packed-tables", packed_tables, tiny16, 5),
     subject("residual-level1", || deep(41, 3, 2), fpga, 1),
@@ -53,6 +58,7 @@ pub const SUBJECTS: [Subject; 27] = [
     subject("long-lines", || long_lines(1, None), tiny16, 5),
     subject("segment", segment, asic, 5),
     Subject { parts: [2, 2], ..subject("parts", pyramid, fpga, 5) },
+    Subject { key_blocks: Some([0, 3, 1, 2, 7, 1]), ..subject("key-blocks-int16", || long_keys(true), tiny64, 1) },
     subject("deep-int16", deep_int16, datacenter, 5),
     subject("deep-tiny", || deep(34, 12, 18), tiny64, 5),
 ];
@@ -63,6 +69,7 @@ impl Subject {
         let graph = with_sources((self.graph)());
         let mut options = Options { level: self.level, budget_steps: 2, ..Options::default() };
         options.tiling = Request { rows: self.parts[0], columns: self.parts[1], overlap: 100, ..Request::default() };
+        options.tiling.attention.extend(self.key_blocks);
         let untraced = tpuflow_simulator::Options { values: false, ..tpuflow_simulator::Options::default() };
         let timing = |program: &Program| Some(simulate(program, &[], &untraced).ok()?.cycles);
         let program = schedule_by(&graph, &(self.machine)(), &options, &timing);
@@ -230,6 +237,30 @@ fn attention(float: Option<DType>, wide: bool) -> Graph {
         x = net.binary(BinaryKind::Add, flat, x);
     }
     net.finish(&[x])
+}
+
+/// Attention of a few queries over keys, some of which are masked by a condition that is computed, with a function in front of the
+/// softmax.
+fn long_keys(wide: bool) -> Graph {
+    let mut net = Net::new(31);
+    net.wide = wide;
+    let (q, k, v) = (net.input(&[1, 1, 10, 8]), net.input(&[1, 1, 8, 20]), net.input(&[1, 1, 20, 8]));
+    let (a, b) = (net.input(&[1, 1, 10, 20]), net.input(&[1, 1, 1, 20]));
+    let mask = net.compare(BinaryKind::Less, a, b);
+    let scores = net.product(q, k);
+    let weights = net.softmax_by(scores, Some(mask));
+    let y = net.product(weights, v);
+    let mut graph = net.finish(&[y]);
+    for layer in &mut graph.layers {
+        if let Op::MatMul { epilogue: Arithmetic::Fixed(epilogue), .. } = &mut layer.op {
+            let (lo, hi) = graph.tensors[layer.output.index()].dtype.range();
+            (epilogue.requant.lo, epilogue.requant.hi) = (lo as i32, hi as i32);
+            epilogue.requant.multiplier.truncate(1);
+            epilogue.requant.shift.truncate(1);
+            (epilogue.table, epilogue.first_shift) = (None, None);
+        }
+    }
+    graph
 }
 
 /// A cache of rows of this shape, of so many, to which one is appended, and what is computed of all rows.
