@@ -231,6 +231,20 @@ mod tests {
         builder.finish().expect("sound")
     }
 
+    /// Statistics of a softmax and sums as they are belong to programs.
+    #[test]
+    fn graphs_with_blocks_of_attention_are_refused() {
+        let mut builder = GraphBuilder::new("net");
+        let x = builder.input(tensor("x", &[2, 3], DType::I8, None)).expect("fits");
+        let op = Op::SoftmaxStatistics { input: x, mask: None, earlier: None, measure: crate::Measure::Maximum };
+        let statistics = Tensor { quant: None, ..tensor("m", &[2, 2], DType::I64, None) };
+        let y = builder.layer("largest", op, statistics, vec![]).expect("fits");
+        builder.output(y);
+        let bytes = builder.finish().expect("sound").to_file().expect("expressible");
+        let refusal = Graph::from_file(&Image::from(bytes)).expect_err("refused").to_string();
+        assert!(refusal.starts_with("layer \"largest\" is a part of attention by blocks of keys"), "{refusal}");
+    }
+
     fn folder(name: &str) -> std::path::PathBuf {
         let folder = std::env::temp_dir().join(format!("tpuflow-file-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("temporary folder");

@@ -5,7 +5,7 @@
 //! with 32-bit elements.
 
 use tpuflow_ir::isa::{FloatFunction, FloatOutput, Scaling, TableShape, VectorOp};
-use tpuflow_ir::op::{LinearTap, ReduceKind};
+use tpuflow_ir::op::{LinearTap, Measure, ReduceKind};
 use tpuflow_ir::{BinaryKind, DType, Function, Machine, Program, Real, Unit, View, Work, function::Step};
 
 use super::{bank, primes, run};
@@ -242,6 +242,7 @@ fn reductions_count_their_operand() {
             ("sum, 16 bits", reduce(false), &[(X, I16)], (row, I16), 8 * 13),
             ("a stretch of a sum", reduce(true), &[(X, I8)], (row, I64), 8 * 13),
             ("the last stretch of a sum", reduce(false), &[(X, I8), (row, I64)], (row, I8), 8 * 13),
+            ("sum of sums", reduce(false), &[(X, I64)], (row, I8), 8 * 13),
             ("sum of floats", float_reduce(false), &[(X, F16)], (row, F16), 8 * 13),
             ("sum of floats, 32 bits", float_reduce(false), &[(X, F32)], (row, F32), 2 * 8 * 13),
             // The running result is a float32.
@@ -250,6 +251,26 @@ fn reductions_count_their_operand() {
             ("argmax", arg_max(), &[(X, I8)], (&[4, 1], I32), 2 * 8 * 13),
             ("argmax, 16 bits", arg_max(), &[(X, I16)], (&[4, 1], I32), 2 * 8 * 13),
             ("argmax of floats", arg_max(), &[(X, F16)], (&[4, 1], I32), 2 * 8 * 13),
+        ],
+    );
+}
+
+#[test]
+fn blocks_of_a_softmax_take_a_pass_each() {
+    // 8 beats x reduce 13 for either of the statistics, x move 2 for the quotients.
+    let of = |measure| VectorOp::SoftmaxStatistics { measure };
+    let pairs: &[usize] = &[4, 2];
+    let sum = || of(Measure::Sum { coefficient: 1 });
+    check(
+        &primes(),
+        vec![
+            ("largest codes", of(Measure::Maximum), &[(X, I8)], (pairs, I64), 8 * 13),
+            ("largest codes, masked", of(Measure::Maximum), &[(X, I16), (X, I8)], (pairs, I64), 8 * 13),
+            ("largest codes of a further block", of(Measure::Maximum), &[(X, I8), (pairs, I64)], (pairs, I64), 8 * 13),
+            ("sums", sum(), &[(X, I16), (pairs, I64)], (pairs, I64), 8 * 13),
+            ("sums, masked", sum(), &[(X, I16), (X, I8), (pairs, I64)], (pairs, I64), 8 * 13),
+            ("quotients", SOFTMAX, &[(X, I16), (pairs, I64)], (X, I8), 8 * 2),
+            ("quotients, masked", SOFTMAX, &[(X, I16), (X, I8), (pairs, I64)], (X, I16), 8 * 2),
         ],
     );
 }
