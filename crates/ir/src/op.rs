@@ -539,7 +539,7 @@ impl Op {
         *groups as usize == channels && shape(*weights)[0] == channels && channels > 1
     }
 
-    /// Whether it is one of those that tilings make of attention: it takes or leaves statistics or sums of blocks.
+    /// Whether it is a block of attention, which only a tiling makes: it reads or gives softmax statistics, or gives partial sums.
     #[must_use]
     pub fn is_of_blocks(&self) -> bool {
         matches!(

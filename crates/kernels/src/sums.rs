@@ -20,9 +20,11 @@ pub struct Codes<'a, X> {
 pub fn products<X: Element, W: Element>(a: Codes<'_, X>, b: Codes<'_, W>, [k, n]: [usize; 2], sums: &mut [i64]) {
     assert!(k > 0 && n > 0 && b.codes.len() == k * n, "a right operand [{k}, {n}]");
     assert_eq!(a.codes.len() / k, sums.len() / n, "a row of sums for every row");
-    // So many products fit 32 bits, in which several are added at a time; none of two int16.
+    // So many products fit 32 bits, in which several are added at a time; none of two int16, nor with a zero point that is no code.
     let most = 31u32.saturating_sub(X::BITS + W::BITS);
-    let together = if most == 0 { 0 } else { 1usize << most };
+    let is_code = |zero_point: i32, least: i32| (least..-least).contains(&zero_point);
+    let are_codes = is_code(a.zero_point, X::MIN.widen()) && is_code(b.zero_point, W::MIN.widen());
+    let together = if most == 0 || !are_codes { 0 } else { 1usize << most };
     let mut short = vec![0i32; n];
     for (row, sums) in a.codes.chunks_exact(k).zip(sums.chunks_exact_mut(n)) {
         sums.fill(0);
@@ -89,5 +91,8 @@ mod tests {
             agree::<i8, i16>([a, b * 256]);
             agree::<i16, i16>([a * 256, b * 256]);
         }
+        // Zero points that a program may state and no code is.
+        agree::<i8, i8>([32767, -32768]);
+        agree::<i16, i8>([-65535, 32767]);
     }
 }

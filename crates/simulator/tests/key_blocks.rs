@@ -26,8 +26,8 @@ enum Mask {
 
 const MASKS: [Mask; 4] = [Mask::None, Mask::OfKeys, Mask::OfPairs, Mask::Computed];
 
-/// Attention of `heads` matrices over inputs, `between`: with a layer between scores and softmax; the graph, and the numbers of the
-/// first and last layer.
+/// Attention of `heads` matrices over inputs; `between`: with a function between scores and softmax. Returns the graph, and the
+/// numbers of the first and last layer of the attention.
 fn attention(seed: u64, [heads, queries, keys, depth]: [usize; 4], mask: Mask, between: bool) -> (Graph, [u32; 2]) {
     let mut net = Net::new(seed);
     net.wide = seed % 3 == 1;

@@ -239,8 +239,7 @@ fn attention(float: Option<DType>, wide: bool) -> Graph {
     net.finish(&[x])
 }
 
-/// Attention of a few queries over keys, some of which are masked by a condition that is computed, with a function in front of the
-/// softmax.
+/// Attention of a few queries over keys, some of which are masked by a condition that is computed.
 fn long_keys(wide: bool) -> Graph {
     let mut net = Net::new(31);
     net.wide = wide;
