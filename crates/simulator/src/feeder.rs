@@ -13,6 +13,16 @@ use crate::values::is_plain;
 /// A short list of cache words.
 pub(crate) type Words = SmallVec<[u64; 8]>;
 
+/// The weight port's reads for a tile.
+pub(crate) struct TileLoad {
+    /// Least and greatest word it may read, and how many it reads.
+    pub(crate) low: u64,
+    pub(crate) high: u64,
+    pub(crate) words: u64,
+    /// Cycles without a read, before them.
+    pub(crate) idle: u64,
+}
+
 /// A matrix instruction as the ports see it.
 #[derive(Clone, Debug)]
 pub(crate) struct Geometry {
@@ -68,7 +78,7 @@ impl Geometry {
         u64::from(self.matrix.pixels) * if wide { 2 } else { 1 }
     }
 
-    /// Array rows tile `tile` uses.
+    /// Weight rows of tile `tile`; each is that of as many array rows as an element of the data has bytes.
     pub(crate) fn rows(&self, tile: usize) -> u32 {
         let block = &self.blocks[tile / self.passes as usize];
         block.taps * block.channels
@@ -271,8 +281,8 @@ impl Geometry {
         (first / self.word as u64, last / self.word as u64)
     }
 
-    /// Least and greatest word the weight port may read for a tile, and how many it reads.
-    pub(crate) fn load_words(&self, tile: usize) -> (u64, u64, u64) {
+    /// What the weight port reads for a tile.
+    pub(crate) fn load_words(&self, tile: usize) -> TileLoad {
         let block = &self.blocks[tile / self.passes as usize];
         let (weights, group_in) = (&self.matrix.weights, self.descriptor.group_in);
         let rows = self.rows(tile);
@@ -284,15 +294,22 @@ impl Geometry {
         let aligned = weights.address.is_multiple_of(row_bytes.into()) && weights.plane_bytes.is_multiple_of(row_bytes);
         let inside = self.columns * self.descriptor.weight_dtype.bytes() as u32 <= row_bytes;
         let even = row_bytes.is_multiple_of(word) || (word.is_multiple_of(row_bytes) && aligned && inside);
+        // A row's words are read in the cycles of the array rows that take it.
+        let shared = |words: u64| words.min(self.input_bytes);
         if !(even && one_by_one) {
-            return (0..rows).fold((u64::MAX, 0, 0), |(low, high, words), row| {
+            let mut load = TileLoad { low: u64::MAX, high: 0, words: 0, idle: self.word as u64 };
+            for row in 0..rows {
                 let (first, last) = self.weight_words(tile, row);
-                (low.min(first), high.max(last), words + last - first + 1)
-            });
+                let words = last - first + 1;
+                (load.low, load.high) = (load.low.min(first), load.high.max(last));
+                (load.words, load.idle) = (load.words + words, load.idle - shared(words));
+            }
+            return load;
         }
         let (low, end) = self.weight_words(tile, 0);
         let high = self.weight_words(tile, rows - 1).1;
-        (low, high, u64::from(rows) * (end - low + 1))
+        let (rows, words) = (u64::from(rows), end - low + 1);
+        TileLoad { low, high, words: rows * words, idle: self.word as u64 - rows * shared(words) }
     }
 
     /// From pixel `pixel` on, how many write one word each, the first word, and how many words each lies after the last one.

@@ -8,7 +8,8 @@
 //! ```
 //! An instruction is one tile per K block and pass. The weight port loads the next tile's rows, last row first, into the second
 //! weight register as soon as the stream of the tile before has taken its weights from there: R cycles, one for each row, used
-//! or not, and one more for each further word of a row; a refused access repeats the cycle. The stream of a tile starts when
+//! or not, in which it reads a word, and one more for each further word: data of b bytes have b array rows with the same
+//! weights, whose cycles are for b words of these. A refused access repeats the cycle. The stream of a tile starts when
 //! its weights are in and the stream before is over. A pixel enters in the cycle its last missing word is fetched; streams of
 //! M < R pixels hold the array for R cycles (its cycles without a pixel count as slots). The results of the last tile's pixel
 //! reach the pipe R + C + 1 cycles after the pixel entered, and the pipe writes one word a cycle. Of floats a K block is one
@@ -280,14 +281,13 @@ impl MatrixEngine {
         }
         let tile = self.load;
         if let Some(job) = self.job(tile.job) {
-            let used = job.geometry.rows(tile.tile);
+            let (rows, idle) = (job.geometry.rows(tile.tile), job.geometry.load_words(tile.tile).idle);
             self.load = if tile.tile + 1 < job.geometry.tiles() {
                 Tile { job: tile.job, tile: tile.tile + 1 }
             } else {
                 Tile { job: tile.job + 1, tile: 0 }
             };
-            let first = context.cycle + self.rows - u64::from(used);
-            self.register = Register::Loading { tile, rows: used, word: 0, first };
+            self.register = Register::Loading { tile, rows, word: 0, first: context.cycle + idle };
         }
     }
 

@@ -234,10 +234,9 @@ impl Matrix {
         let (number, tile) = self.load;
         let Some(oldest) = self.jobs.front() else { return false };
         let job = &self.jobs[(number - oldest.number) as usize];
-        let first = at + self.rows - u64::from(job.geometry.rows(tile));
         self.load = if tile + 1 < job.geometry.tiles() { (number, tile + 1) } else { (number + 1, 0) };
         let began = books.began[job.instruction];
-        let port = PortTile::new(&job.geometry, tile, first, banks);
+        let port = PortTile::new(&job.geometry, tile, at, banks);
         self.register = Register::Loading(Tile { job: number, tile, began, load: at }, port);
         true
     }

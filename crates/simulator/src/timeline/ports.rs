@@ -2,7 +2,7 @@
 
 use super::banks::Banks;
 use crate::counters::Client;
-use crate::feeder::Geometry;
+use crate::feeder::{Geometry, TileLoad};
 
 /// The load of a tile under way.
 #[derive(Clone, Debug)]
@@ -17,11 +17,10 @@ pub(super) struct PortTile {
 }
 
 impl PortTile {
-    pub(super) fn new(geometry: &Geometry, tile: usize, first: u64, banks: &Banks) -> Self {
-        let rows = geometry.rows(tile);
-        let (low, high, words) = geometry.load_words(tile);
+    pub(super) fn new(geometry: &Geometry, tile: usize, from: u64, banks: &Banks) -> Self {
+        let TileLoad { low, high, words, idle } = geometry.load_words(tile);
         let bank = (banks.of(low) == banks.of(high)).then_some((banks.of(low), words));
-        Self { cursor: first, bank, rows, word: 0 }
+        Self { cursor: from + idle, bank, rows: geometry.rows(tile), word: 0 }
     }
 
     /// Makes the requests before `limit`; whether the tile is loaded, `cursor` being the first cycle after its last word.
