@@ -17,6 +17,7 @@ from tpuflow.compiler.schedule import Schedule
 from tpuflow.compiler.tiling import Tiling
 from tpuflow.execution.simulation import simulate
 from tpuflow.lowering.ops import linear
+from tpuflow.lowering.ops.wide_pixels import WideWindow, cycles_of_result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,10 +27,14 @@ if TYPE_CHECKING:
     from lowering.quantized import Feed
 
 
+MATRIX_ENGINE = 2
+"""Its place in the list of units."""
+
+
 def _one_by_one(proto: onnx.ModelProto, feeds: Sequence[Feed], config: dict[str, Any]) -> Quantized:
     """The same network with a row of the array for every pixel."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(linear, "pixels_at_once", lambda *_: 1)
+        patch.setattr(linear, "wide_window", lambda *_: WideWindow())
         patch.setattr(linear, "product_of_neighbors", lambda *_, **__: False)
         return lowered(proto, feeds, config)
 
@@ -136,6 +141,45 @@ def test_what_gains_nothing_stays(outputs: int, options: dict[str, Any], dtype: 
         y = b.node("Concat", y, x, axis=1)
     b.output(y)
     assert not _wide(lowered(b.model(), normal(b), {"quantize": {"dtype": dtype}}))
+
+
+@pytest.mark.parametrize(
+    ("channels", "outputs", "across", "stride"),
+    [
+        (64, 16, 3, 1),
+        (64, 64, 3, 1),
+        (32, 32, 3, 2),
+        (64, 128, 3, 2),
+        (16, 16, 3, 1),
+        (3, 32, 3, 2),
+        (16, 8, 5, 1),
+    ],
+)
+def test_windows_hold_the_array_as_long_as_they_are_chosen_for(
+    channels: int, outputs: int, across: int, stride: int
+) -> None:
+    """All windows that are considered, some of which begin and end where words do, in simulated cycles."""
+    pad, height, width = across // 2, 40, 64
+    b = Builder("image")
+    x = b.input("x", [1, channels, height * stride, width * stride])
+    b.output(b.conv(x, outputs, (across, across), strides=(stride, stride), pads=(pad,) * 4))
+    feeds = normal(b)
+    in_word = 128 // (1 << (channels - 1).bit_length())
+    for count in (count for count in (1, 2, 4, 8) if count * outputs <= 128):
+        for before in {0, -pad % in_word}:
+            reach = before + across + stride * (count - 1)
+            for behind in {0, -reach % in_word}:
+                window = WideWindow(count, before, behind)
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(linear, "wide_window", lambda *_, window=window: window)
+                    program = compile_graph(lowered(b.model(), feeds).graph, level=1)
+                array = simulate(program, values=False).report["counters"]["units"][MATRIX_ENGINE]
+                found = array["busy"] + array["stalls"]["bank_conflict"]
+                held = cycles_of_result(
+                    across, reach + behind, -(pad + before) % in_word, stride * count, in_word
+                )
+                # Lines outside the image are not read, and the first window of a row finds nothing there.
+                assert found == pytest.approx(held * height * width // count, rel=0.08), window
 
 
 def test_small_arrays_have_fewer_columns_to_fill() -> None:

@@ -21,10 +21,11 @@ from tpuflow.lowering.nodes import attribute, constant, float_constant, input_or
 from tpuflow.lowering.operators import Op
 from tpuflow.lowering.ops.shape import slice_
 from tpuflow.lowering.ops.wide_pixels import (
+    WideWindow,
     is_pointwise,
-    pixels_at_once,
     product_of_neighbors,
     shifted_kernels,
+    wide_window,
 )
 from tpuflow.lowering.plan import CLAMPS
 from tpuflow.lowering.registry import UnsupportedNodeError, lowers
@@ -107,27 +108,29 @@ def convolution(context: Lowering, step: Step) -> None:
         mean = np.repeat(mean.reshape(groups, -1), channels // groups, axis=0)[:, np.newaxis, np.newaxis]
     real = LinearParameters(kernel, 0, bias, stated, mean=mean)
     made = sums(context, step, stored, real)
-    count = pixels_at_once(context, step, stored, weights, made.target)
-    wide = shifted_kernels(made.weights, count, strides[1], made.zero_point)
-    constants = made.constants(context, step, weight_name(step), wide, times=count)
-    # The last window ends where it did.
-    reach = (width - 1) * strides[1] + (weights.shape[3] - 1) * dilations[1] + 1
+    wide = wide_window(context, step, stored, weights, made.target)
+    count, is_wide = wide.count, wide != WideWindow()
+    kernels = shifted_kernels(made.weights, wide, strides[1], made.zero_point)
+    constants = made.constants(context, step, weight_name(step), kernels, times=count)
+    # The last window ends where it did, but for zeros behind it.
+    reach = (width - 1) * strides[1] + (weights.shape[3] - 1) * dilations[1] + 1 + wide.behind
+    beside = (pads[0], pads[1] + wide.before, pads[2], max(reach - stored.shape[2] - pads[1], 0))
     op = Op.conv(
         input=stored.tensor,
         weights=constants.weights,
         bias=constants.bias,
         window=window(
-            wide.shape[1:3],
+            kernels.shape[1:3],
             (strides[0], strides[1] * count),
             dilations,
-            pads if count == 1 else (*pads[:3], max(reach - stored.shape[2] - pads[1], 0)),
+            beside if is_wide else pads,
         ),
         groups=groups,
         epilogue=constants.epilogue,
     )
     view = View.dense((n, channels, height, width), (0, 2, 3, 1))
     context.emit(step, op, (n, height, width // count, count * channels), view, constants.target)
-    if count > 1:
+    if is_wide:
         context.builder.terms(math.prod(weights.shape[1:]))
 
 

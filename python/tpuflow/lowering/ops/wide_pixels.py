@@ -12,12 +12,21 @@ The array makes up to 128 sums at once, and takes a row of its time for each pix
 The kernel of each pixel is shifted by a stride, zeros stand elsewhere. The results of the pixels lie behind
 each other in one wide pixel as they do in pixels of their own, so nothing is moved. Sums are equal to the
 bit, of integers; of floats a zero times infinity would be none, and they are left as they are.
+
+A K block is as many pixels of the window as a word has, and the row feeder takes words of one bank one by
+one. Where windows begin inside a word, blocks need two words each; columns of zeros in front of the window
+and behind it make them words:
+
+    words:     |a b|c d|e f|      2 pixels a word, 4 results at once, a pixel of padding
+    blocks:  |. a|b c|d e|        3 blocks of two words a line: 6 cycles
+             |. .|a b|c d|e f|    4 blocks of one
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -38,7 +47,14 @@ if TYPE_CHECKING:
     from tpuflow.lowering.scheme import Quant
     from tpuflow.lowering.sums import Codes, LinearParameters, Weights
 
-__all__ = ["is_pointwise", "pixels_at_once", "product_of_neighbors", "shifted_kernels"]
+__all__ = [
+    "WideWindow",
+    "cycles_of_result",
+    "is_pointwise",
+    "product_of_neighbors",
+    "shifted_kernels",
+    "wide_window",
+]
 
 LANES = 64
 """Bytes that the elementwise unit moves in a cycle."""
@@ -56,13 +72,28 @@ def is_pointwise(node: ir.Node, weights: Weights) -> bool:
     )
 
 
-def pixels_at_once(
-    context: Lowering, step: Step, stored: StoredValue, weights: Weights, target: Quant
-) -> int:
-    """How many neighbours of a row a convolution computes side by side.
+@dataclass(frozen=True, order=True)
+class WideWindow:
+    """How a convolution goes over neighbours of a row.
 
-    As many as take the least time, where channels fill their pixels, so that nothing is moved afterwards but
-    what a Concat joins with others.
+    Attributes:
+        count: Pixels it computes side by side.
+        before: Columns of zeros in front of their windows, so that these begin where a word does.
+        behind: And behind them.
+    """
+
+    count: int = 1
+    before: int = 0
+    behind: int = 0
+
+
+def wide_window(
+    context: Lowering, step: Step, stored: StoredValue, weights: Weights, target: Quant
+) -> WideWindow:
+    """The window that takes the array the fewest cycles.
+
+    Neighbours are computed side by side where channels fill their pixels, so that nothing is moved afterwards
+    but what a Concat joins with others.
 
     Args:
         context: The walk.
@@ -75,26 +106,67 @@ def pixels_at_once(
     n, channels, height, width = shape_of(step.output)
     payload = channels * np.dtype(target.dtype).itemsize
     is_plain = attribute(node, "group", 1) == 1 and attribute(node, "dilations", (1, 1))[1] == 1
-    if target.is_float or stored.grid.is_float or not is_plain or not _is_power_of_two(payload):
-        return 1
+    if target.is_float or stored.grid.is_float or not is_plain:
+        return WideWindow()
     copied = payload / LANES if _is_joined(step.output) else 0.0
     rows, across = weights.shape[2:]
-    stride = attribute(node, "strides", (1, 1))[1]
+    stride, pad = attribute(node, "strides", (1, 1))[1], attribute(node, "pads", (0, 0, 0, 0))[1]
     pixel = stored.shape[-1] * np.dtype(stored.grid.dtype).itemsize
-    in_word = side // (1 << (pixel - 1).bit_length()) if pixel < side else 1
+    in_word = side // (1 << (pixel - 1).bit_length()) if 0 < pixel < side else 1
     words = math.ceil(pixel / side)
 
-    def cycles(count: int) -> float:
-        taps = rows * (across + stride * (count - 1))
-        blocks = math.ceil(taps / in_word) * words
-        loaded = taps * stored.shape[-1] * count * channels
+    def cycles(window: WideWindow) -> float:
+        count, before, behind = window.count, window.before, window.behind
+        reach = before + across + stride * (count - 1) + behind
+        held = words * cycles_of_result(rows, reach, -(pad + before) % in_word, stride * count, in_word)
+        loaded = rows * reach * stored.shape[-1] * count * channels
         moved = n * height * width * copied if count > 1 else 0.0
-        return float(n * height * width // count * blocks + loaded / context.bytes_worth_a_cycle + moved)
+        return float(n * height * width // count * held + loaded / context.bytes_worth_a_cycle + moved)
 
-    most = side // channels
-    counts = [1 << k for k in range(1, most.bit_length()) if width % (1 << k) == 0]
+    def aligned(count: int) -> list[WideWindow]:
+        found = []
+        for before in {0, -pad % in_word}:
+            reach = before + across + stride * (count - 1)
+            found += [WideWindow(count, before, behind) for behind in {0, -reach % in_word}]
+        return found
+
+    most = side // channels if _is_power_of_two(payload) else 1
+    counts = [1 << k for k in range(most.bit_length()) if width % (1 << k) == 0]
     long = [count for count in counts if n * height * width >= TILES * side * count]
-    return min([1, *long], key=cycles)
+    windows = [window for count in long for window in aligned(count)]
+    # Of equals the one with the fewest zeros.
+    return min([WideWindow(), *windows], key=lambda window: (cycles(window), window))
+
+
+@cache
+def cycles_of_result(rows: int, reach: int, start: int, step: int, in_word: int) -> float:
+    """Cycles for which a result of a convolution holds the array on average.
+
+    A K block is as many taps as a word has pixels. The row feeder takes the words under them that it does not
+    have from the result before one by one, since they lie in one bank.
+
+    Args:
+        rows: Of the window.
+        reach: Its columns.
+        start: Pixel of a word at which the first window begins.
+        step: Pixels from one window to the next.
+        in_word: Pixels of a word.
+    """
+    taps = [divmod(tap, reach) for tap in range(rows * reach)]
+    blocks = [taps[first : first + in_word] for first in range(0, len(taps), in_word)]
+    if in_word == 1:
+        return float(len(blocks))
+    results = in_word // math.gcd(step, in_word)
+
+    def read(block: list[tuple[int, int]], at: int) -> set[tuple[int, int]]:
+        return {(line, (at + column) // in_word) for line, column in block}
+
+    total = 0
+    for result in range(results):
+        at = start + result * step
+        for block in blocks:
+            total += max(1, len(read(block, at) - read(block, at - step)))
+    return total / results
 
 
 def _is_power_of_two(number: int) -> bool:
@@ -113,15 +185,22 @@ def _is_joined(value: ir.Value) -> bool:
     return False
 
 
-def shifted_kernels(weights: Codes | Weights, count: int, stride: int, zero_point: int) -> Codes | Weights:
-    """Kernels `[m, h, w, c]` of so many pixels at once: `[count m, h, w + (count - 1) stride, c]`."""
-    if count == 1:
+def shifted_kernels(
+    weights: Codes | Weights, window: WideWindow, stride: int, zero_point: int
+) -> Codes | Weights:
+    """Kernels `[m, h, w, c]` in a wide window.
+
+    Their shape is `[count m, h, before + w + (count - 1) stride + behind, c]`.
+    """
+    if window == WideWindow():
         return weights
+    count, before, behind = window.count, window.before, window.behind
     outputs, rows, across, channels = weights.shape
-    shape = (count, outputs, rows, across + stride * (count - 1), channels)
+    shape = (count, outputs, rows, before + across + stride * (count - 1) + behind, channels)
     wide = np.full_like(weights, zero_point, shape=shape)
     for place in range(count):
-        wide[place, :, :, place * stride : place * stride + across] = weights
+        first = before + place * stride
+        wide[place, :, :, first : first + across] = weights
     return cast("Codes", wide.reshape(count * outputs, *shape[2:]))
 
 
