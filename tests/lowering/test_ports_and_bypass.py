@@ -77,3 +77,18 @@ def test_with_bypass_nothing_is_quantized() -> None:
     for level in (GraphLevel(graph), ProgramLevel(compile_graph(graph))):
         for name, array in level.run(samples).items():
             np.testing.assert_allclose(array, floats[name], rtol=1e-5, atol=1e-6)
+
+
+def test_an_output_that_a_layer_reads_is_moved_once() -> None:
+    """Scores of classes as detectors hand them out: each column, and where it exceeds a threshold."""
+    b = Builder("scores")
+    scores = b.node("Sigmoid", b.linear(b.input("x", [320, 16]), 3))
+    for column in range(3):
+        score = b.node("Gather", scores, b.constant(np.array(column)), axis=1)
+        b.output(score)
+        b.output(b.node("Greater", score, b.constant(np.float32(0.5))))
+    feeds = normal(b)
+    quantized = lowered(b.model(), feeds)
+    layers = json.loads(quantized.graph.to_json())["layers"]
+    assert sum(layer["op"]["op"] == "rearrange" for layer in layers) == 3
+    quantized.equals_reference(feeds[0])

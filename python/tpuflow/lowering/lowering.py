@@ -219,6 +219,10 @@ class Lowering:
             self._arranged[key] = self.layer(name, op, value, shape, view, stored.quant, [])
         return self._arranged[key]
 
+    def moved(self, stored: StoredValue, view: View, shape: Shape) -> StoredValue | None:
+        """A value as some layer has written it out to be seen by `view`; `None` if none has."""
+        return self._arranged.get((stored, view, shape))
+
     def images(self, value: ir.Value) -> StoredValue:
         """A value `[n, c, h, w]` as the tensor `[n, h, w, c]`.
 
