@@ -350,7 +350,9 @@ fn matrix_job(m: &Matrix, d: &MatrixDescriptor, machine: &Machine, instruction: 
                     (row / word..=(row + u64::from(m.columns) * weight_size - 1) / word).collect()
                 })
                 .collect();
-            rows.resize(machine.array.rows as usize, VecDeque::new());
+            // Every element has as many array rows as bytes, each with a cycle for a word of its weights.
+            let in_their_cycles: usize = rows.iter().map(|words| words.len().min(size as usize)).sum();
+            rows.resize(rows.len() + machine.array.rows as usize - in_their_cycles, VecDeque::new());
             let pixels = (m.first_pixel..m.first_pixel + m.pixels).map(|pixel| {
                 let (row, column) = (pixel / m.output.width, pixel % m.output.width);
                 let mut words = BTreeSet::new();
