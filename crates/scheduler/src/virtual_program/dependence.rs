@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 use tpuflow_ir::access::{Stretch, accesses};
+use tpuflow_ir::isa::VectorOp;
 use tpuflow_ir::{Descriptor, InstructionId, Machine, Space, Unit, Work};
 
 use crate::virtual_program::addresses::{Addresses, resolve};
@@ -53,10 +54,18 @@ struct ChannelRange {
 
 impl ChannelRange {
     /// Of instructions that write some channels of whole pixels and leave the others alone.
-    fn of(work: &Work, unit: Unit) -> Option<Self> {
+    fn of(work: &Work, unit: Unit, descriptors: &[Descriptor]) -> Option<Self> {
         let (view, first, channels) = match work {
             Work::Matrix(m) => (&m.output, m.output_channel, m.columns),
             Work::Pool(p) => (&p.output, 0, p.output.channels),
+            Work::Vector(v) => match &descriptors[v.descriptor.index()] {
+                Descriptor::Vector(VectorOp::Move { dims, output_strides, output_offset, .. }) => {
+                    let (first, channels) = moved(v.output.channels, dims, output_strides, *output_offset);
+                    (&v.output, first, channels)
+                }
+                Descriptor::Vector(op) if !op.reduces() => (&v.output, 0, v.output.channels),
+                _ => return None,
+            },
             _ => return None,
         };
         let size = view.dtype.bytes() as u64;
@@ -70,6 +79,19 @@ impl ChannelRange {
         let alike = (self.unit, self.pixel) == (other.unit, other.pixel);
         let inside = self.end.max(other.end) <= self.pixel;
         alike && inside && (self.end <= other.start || other.end <= self.start)
+    }
+}
+
+/// The first channel that a copy writes of any pixel of a view of `channels`, and how many from there on: all of them unless it goes
+/// from pixel to pixel in whole steps.
+fn moved(channels: u32, dims: &[u32], strides: &[i64], offset: i64) -> (u32, u32) {
+    let pixel = i64::from(channels.max(1));
+    let first = offset.rem_euclid(pixel);
+    let inside = dims.iter().zip(strides).filter(|(_, stride)| *stride % pixel != 0);
+    let steps = inside.map(|(&extent, &stride)| (stride > 0).then(|| i64::from(extent.max(1) - 1) * stride));
+    match steps.sum::<Option<i64>>().map(|step| first + step) {
+        Some(last) if last < pixel => (first as u32, (last - first + 1) as u32),
+        _ => (0, channels),
     }
 }
 
@@ -97,7 +119,7 @@ impl Dependences {
         for (index, virtual_instruction) in code.instructions.iter().enumerate() {
             let instruction = resolve(virtual_instruction, units[index], &apart);
             let touched = accesses(&instruction, &descriptors, machine);
-            lanes.push(ChannelRange::of(&instruction.work, units[index]));
+            lanes.push(ChannelRange::of(&instruction.work, units[index], &descriptors));
             // Earlier virtual instructions, and whether their results are read.
             let id = InstructionId::new(index);
             let mut found: BTreeMap<InstructionId, bool> = BTreeMap::new();
@@ -215,6 +237,7 @@ fn cover<'a>(memory: &'a mut Segments, stretch: &Stretch) -> impl Iterator<Item 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tpuflow_ir::Op;
     use tpuflow_ir::isa::Matrix;
 
     use crate::budget::SearchBudget;
@@ -285,6 +308,58 @@ mod tests {
             mine,
         ] {
             assert!(!mine.is_beside(&other), "{other:?}");
+        }
+    }
+
+    /// The channels of a copy, element by element.
+    #[test]
+    fn copies_write_the_channels_that_their_elements_are() {
+        let mut random = 7;
+        let mut below = |n: u64| crate::budget::next_random(&mut random) % n;
+        let mut known = 0;
+        for _ in 0..20_000 {
+            let channels = 1 + below(6) as u32;
+            let pixel = i64::from(channels);
+            let loops = 1 + below(3) as usize;
+            let dims: Vec<u32> = (0..loops).map(|_| 1 + below(4) as u32).collect();
+            let steps = [pixel, 2 * pixel, 1, 2, -1];
+            let strides: Vec<i64> = (0..loops).map(|_| steps[below(5) as usize]).collect();
+            let offset = 100 * pixel + below(6) as i64;
+            let mut elements = vec![offset];
+            for (&extent, &stride) in dims.iter().zip(&strides) {
+                elements =
+                    elements.iter().flat_map(|at| (0..extent).map(move |i| at + i64::from(i) * stride)).collect();
+            }
+            let found = elements.iter().map(|at| at.rem_euclid(pixel) as u32);
+            let (least, most) = (found.clone().min().expect("one"), found.max().expect("one"));
+            let (first, count) = moved(channels, &dims, &strides, offset);
+            assert!(first <= least && most < first + count, "{channels} {dims:?} {strides:?} {offset}");
+            known += u32::from((first, first + count - 1) == (least, most));
+        }
+        assert!(known > 10_000, "{known}");
+    }
+
+    #[test]
+    fn operands_of_a_concatenation_are_copied_in_any_order() {
+        let mut net = Net::new(5);
+        let (x, y) = (net.input(&[1, 16, 16, 24]), net.input(&[1, 16, 16, 8]));
+        let op = Op::Concat { inputs: vec![x, y], axis: 3, requants: vec![None; 2] };
+        let both = net.rearrange(x, op, &[1, 16, 16, 32]);
+        let z = net.conv(both, 16, window(1, 1, 0), 1);
+        let graph = net.finish(&[z]);
+        let machine = Machine::preset("128x128_asic").expect("known");
+        let (parameters, budget) = (Parameters::o5(), SearchBudget { seed: 0, steps: 1, deadline: None });
+        let context = PlanningContext::new(&graph, &machine, budget, &parameters).expect("a sound graph");
+        let mode = PipelineMode::Interleaved { granularities: StageGranularities::even(TileGranularity::Fine) };
+        let plan = context.plan(PlanOptions::new(mode), &|_| None).expect("room");
+        let (code, _) = plan.parts();
+        let dependences = Dependences::new(code, &machine, None);
+        let copies: Vec<usize> = (0..code.instructions.len())
+            .filter(|&index| matches!(code.instructions[index].work, Work::Vector(_)))
+            .collect();
+        assert!(copies.len() >= 2);
+        for &one in &copies {
+            assert!(dependences.before[one].iter().all(|edge| !copies.contains(&edge.instruction.index())));
         }
     }
 }

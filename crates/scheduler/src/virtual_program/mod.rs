@@ -8,6 +8,7 @@
 pub(crate) mod addresses;
 pub(crate) mod bank_traffic;
 pub(crate) mod dependence;
+mod feeder;
 pub(crate) mod unit_work;
 
 use std::ops::Range;

@@ -1,11 +1,14 @@
 //! Virtual instructions as jobs of their units: how long each holds its unit, when its result is there, and what it moves from and to banks.
 
+use std::collections::HashMap;
+
 use tpuflow_ir::access::accesses;
 use tpuflow_ir::isa::StartUp;
 use tpuflow_ir::{Descriptor, Machine, Unit, Work, timing};
 
 use crate::virtual_program::addresses::{Addresses, resolve};
 use crate::virtual_program::bank_traffic::Traffic;
+use crate::virtual_program::feeder::matrix_cycles;
 use crate::virtual_program::{VirtualInstruction, VirtualProgram};
 
 /// Cycles and bank traffic of a virtual instruction on its unit.
@@ -33,7 +36,9 @@ pub(crate) fn jobs(code: &VirtualProgram, machine: &Machine) -> Vec<UnitWork> {
     let descriptors: Vec<Descriptor> = code.descriptors.iter().cloned().collect();
     let lines = machine.channels() as u64;
     let mut traffic = [0u64; 2];
-    let job = |virtual_instruction: &VirtualInstruction| {
+    // Most instructions of a layer are alike.
+    let mut array_cycles = HashMap::new();
+    let mut job = |virtual_instruction: &VirtualInstruction| {
         let mut transfer = |busy: u64| {
             let unit = if lines > 1 && traffic[1] < traffic[0] { Unit::Dtl1 } else { Unit::Dtl0 };
             traffic[unit.index()] += busy;
@@ -53,7 +58,9 @@ pub(crate) fn jobs(code: &VirtualProgram, machine: &Machine) -> Vec<UnitWork> {
             }
             Work::Matrix(m) => {
                 let slots = match &descriptors[m.descriptor.index()] {
-                    Descriptor::Matrix(d) => timing::matrix_slots(m, d, machine),
+                    Descriptor::Matrix(d) => *array_cycles
+                        .entry((m.descriptor.index(), m.pixels, m.columns, m.first_column, m.input.pixel_bytes))
+                        .or_insert_with(|| matrix_cycles(m, d, machine)),
                     _ => 0,
                 };
                 let rows = u64::from(machine.array.rows);
@@ -73,5 +80,5 @@ pub(crate) fn jobs(code: &VirtualProgram, machine: &Machine) -> Vec<UnitWork> {
             }
         }
     };
-    code.instructions.iter().map(job).collect()
+    code.instructions.iter().map(&mut job).collect()
 }
