@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
+from lowering.quantized import lowered as quantized_network
+from lowering.quantized import normal
 from models.builder import Builder
 from tpuflow.calibration import calibrate
 from tpuflow.compiler.program import compile as compile_graph
@@ -88,7 +92,7 @@ def test_an_output_that_a_layer_reads_is_moved_once() -> None:
         b.output(score)
         b.output(b.node("Greater", score, b.constant(np.float32(0.5))))
     feeds = normal(b)
-    quantized = lowered(b.model(), feeds)
+    quantized = quantized_network(b.model(), feeds)
     layers = json.loads(quantized.graph.to_json())["layers"]
     assert sum(layer["op"]["op"] == "rearrange" for layer in layers) == 3
     quantized.equals_reference(feeds[0])

@@ -219,7 +219,7 @@ class Lowering:
             self._arranged[key] = self.layer(name, op, value, shape, view, stored.quant, [])
         return self._arranged[key]
 
-    def moved(self, stored: StoredValue, view: View, shape: Shape) -> StoredValue | None:
+    def find_arranged(self, stored: StoredValue, view: View, shape: Shape) -> StoredValue | None:
         """A value as some layer has written it out to be seen by `view`; `None` if none has."""
         return self._arranged.get((stored, view, shape))
 

@@ -100,7 +100,7 @@ class Ports:
         view = View.dense(extents, order)
         in_rows = stored.shape == shape and stored.view == view
         if not named or stored.view.permutation(stored.elements) is None or (is_state and not in_rows):
-            moved = context.moved(stored, view, shape)
+            moved = context.find_arranged(stored, view, shape)
             if moved is not None and context.sources.get(moved.tensor) == value.name:
                 return moved
             op = rearrangement(stored, stored.view.transpose(order).loops)

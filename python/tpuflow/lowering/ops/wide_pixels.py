@@ -123,7 +123,7 @@ def wide_window(
         moved = n * height * width * copied if count > 1 else 0.0
         return float(n * height * width // count * held + loaded / context.bytes_worth_a_cycle + moved)
 
-    def aligned(count: int) -> list[WideWindow]:
+    def windows_of(count: int) -> list[WideWindow]:
         found = []
         for before in {0, -pad % in_word}:
             reach = before + across + stride * (count - 1)
@@ -133,7 +133,7 @@ def wide_window(
     most = side // channels if _is_power_of_two(payload) else 1
     counts = [1 << k for k in range(most.bit_length()) if width % (1 << k) == 0]
     long = [count for count in counts if n * height * width >= TILES * side * count]
-    windows = [window for count in long for window in aligned(count)]
+    windows = [window for count in long for window in windows_of(count)]
     # Of equals the one with the fewest zeros.
     return min([WideWindow(), *windows], key=lambda window: (cycles(window), window))
 
