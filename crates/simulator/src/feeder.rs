@@ -302,14 +302,14 @@ impl Geometry {
                 let (first, last) = self.weight_words(tile, row);
                 let words = last - first + 1;
                 (load.low, load.high) = (load.low.min(first), load.high.max(last));
-                (load.words, load.idle) = (load.words + words, load.idle - shared(words));
+                (load.words, load.idle) = (load.words + words, load.idle.saturating_sub(shared(words)));
             }
             return load;
         }
         let (low, end) = self.weight_words(tile, 0);
         let high = self.weight_words(tile, rows - 1).1;
         let (rows, words) = (u64::from(rows), end - low + 1);
-        TileLoad { low, high, words: rows * words, idle: self.word as u64 - rows * shared(words) }
+        TileLoad { low, high, words: rows * words, idle: (self.word as u64).saturating_sub(rows * shared(words)) }
     }
 
     /// From pixel `pixel` on, how many write one word each, the first word, and how many words each lies after the last one.

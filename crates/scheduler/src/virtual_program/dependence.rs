@@ -351,7 +351,7 @@ mod tests {
         let (parameters, budget) = (Parameters::o5(), SearchBudget { seed: 0, steps: 1, deadline: None });
         let context = PlanningContext::new(&graph, &machine, budget, &parameters).expect("a sound graph");
         let mode = PipelineMode::Interleaved { granularities: StageGranularities::even(TileGranularity::Fine) };
-        let plan = context.plan(PlanOptions::new(mode), &|_| None).expect("room");
+        let plan = context.plan(PlanOptions::new(mode), &|_| None).expect("a plan that fits");
         let (code, _) = plan.parts();
         let dependences = Dependences::new(code, &machine, None);
         let copies: Vec<usize> = (0..code.instructions.len())
