@@ -1,15 +1,19 @@
 //! How far programs at level 5 are from their bounds: compiles quantised graphs and counts cycles.
 //!
 //! ```text
-//! cargo run --release -p tpuflow-benches --example gap -- [-m MACHINE] [-b BUDGET] [-v] [-l] [-t] [-p] GRAPH.tpuq...
+//! cargo run --release -p tpuflow-benches --example gap -- [-m MACHINE] [-b BUDGET] [-v] [-l] [-t] [-p] [-c] GRAPH.tpuq...
 //! ```
 //! MACHINE is the name of a preset or a TOML file. `-b` is the budget of the search in steps, `-v` adds bounds, units and
 //! conflicts, `-l` the times of all layers, `-t` those of all instructions. `-p` plans streams, and adds the
 //! cycles from one run to the next beside their bound. With `-r` every program is made again, twice by one thread and twice by two, and must be the same.
+//! `-c` adds what the cycles above the bound are made of: the same program is timed on machines without bank conflicts, with
+//! fast external memory, without start-ups and latencies, one after the other; `work` is what the unit that works longest then does
+//! beyond the bound of its own, and `waits` is the rest.
 
 #![expect(clippy::print_stdout, reason = "what it is for")]
 
 use std::error::Error;
+use std::fmt::{Display, Formatter};
 use std::path::Path;
 use std::time::Instant;
 
@@ -20,6 +24,12 @@ use tpuflow_simulator::{Options, Run, simulate};
 
 /// Bounds below which start-ups decide; such networks are left out of the mean.
 const LEAST: u64 = 20_000;
+
+/// Words of a bank so short that units hardly meet at one.
+const SHORT_BANK: u32 = 16;
+
+/// Times as fast is external memory that nobody waits for.
+const FAST: u64 = 16;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
@@ -44,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "{:24} {:>9} {:>9} {:7} {:>9} {:>6} {:>8} {:>6}",
         "network", "level 1", "bound", "binding", "cycles", "ratio", "predict", "s"
     );
-    let mut logarithms = Vec::new();
+    let (mut logarithms, mut causes) = (Vec::new(), Vec::new());
     for path in args.iter().filter(|arg| !arg.starts_with('-')).map(Path::new) {
         let graph = Graph::load(path)?;
         let start = Instant::now();
@@ -79,6 +89,11 @@ fn main() -> Result<(), Box<dyn Error>> {
                 interval as f64 / bound as f64
             );
         }
+        if asked("-c") {
+            let found = Causes::of(&program, &untraced)?;
+            println!("  % of the bound: {found}");
+            causes.push(found);
+        }
         if asked("-v") {
             units(&program, &run);
         }
@@ -94,10 +109,78 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let mean = (logarithms.iter().sum::<f64>() / logarithms.len().max(1) as f64).exp();
     println!("geometric mean where the bound is at least {LEAST}: {mean:.4}");
+    if let Some(all) = (!causes.is_empty()).then(|| Causes::mean(&causes)) {
+        println!("mean by cause, % of the bound: {all}");
+    }
     if let Some(peak) = peak() {
         println!("memory at most: {peak}");
     }
     Ok(())
+}
+
+/// Cycles above the bound by cause, in per cent of the bound.
+struct Causes {
+    conflicts: f64,
+    memory: f64,
+    start_ups: f64,
+    work: f64,
+    waits: f64,
+}
+
+impl Causes {
+    fn of(program: &Program, options: &Options) -> Result<Self, Box<dyn Error>> {
+        let mut program = program.clone();
+        let bounds = program.bounds.clone();
+        let bound = bounds.binding().1;
+        let actual = simulate(&program, &[], options)?.cycles;
+        // Banks of 16 words: two accesses meet where they are at the same place of a tensor.
+        let cache = &mut program.machine.cache;
+        let parts = cache.words / SHORT_BANK;
+        (cache.banks, cache.words) = (cache.banks * parts, SHORT_BANK);
+        let without_conflicts = simulate(&program, &[], options)?.cycles;
+        program.machine.ddr.clock_hz *= FAST;
+        program.machine.ddr.page_miss_ns = 0;
+        (program.machine.dma.start, program.machine.dma.latency) = (0, 0);
+        let with_fast_memory = simulate(&program, &[], options)?.cycles;
+        let machine = &mut program.machine;
+        (machine.ewp.start, machine.ewp.latency, machine.pdp.start, machine.pdp.latency) = (0, 1, 0, 1);
+        (machine.control.issue, machine.control.issue_cold, machine.array.setup) = (0, 0, 0);
+        let run = simulate(&program, &[], options)?;
+        let busy = |unit: Unit, bound: u64| (run.counters.units[unit.index()].busy, bound);
+        let units = [busy(Unit::Me, bounds.array), busy(Unit::Ewp, bounds.ewp), busy(Unit::Pdp, bounds.pdp)];
+        let longest = units.into_iter().max().unwrap_or_default();
+        let share = |cycles: u64| cycles as f64 / bound as f64 * 100.0;
+        let left = run.cycles.saturating_sub(bound);
+        let work = longest.0.saturating_sub(longest.1).min(left);
+        Ok(Self {
+            conflicts: share(actual) - share(without_conflicts),
+            memory: share(without_conflicts) - share(with_fast_memory),
+            start_ups: share(with_fast_memory) - share(run.cycles),
+            work: share(work),
+            waits: share(run.cycles) - 100.0 - share(work),
+        })
+    }
+
+    fn mean(all: &[Self]) -> Self {
+        let of = |part: fn(&Self) -> f64| all.iter().map(part).sum::<f64>() / all.len() as f64;
+        Self {
+            conflicts: of(|c| c.conflicts),
+            memory: of(|c| c.memory),
+            start_ups: of(|c| c.start_ups),
+            work: of(|c| c.work),
+            waits: of(|c| c.waits),
+        }
+    }
+}
+
+impl Display for Causes {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let Self { conflicts, memory, start_ups, work, waits } = self;
+        write!(
+            f,
+            "conflicts {conflicts:.1} memory {memory:.1} start-ups {start_ups:.1} work {work:.1} waits {waits:.1}"
+        )
+    }
 }
 
 /// The most memory this process has held, where the system tells.

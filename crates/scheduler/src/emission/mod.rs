@@ -9,20 +9,22 @@ mod pack;
 mod tokens;
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use tpuflow_ir::program::{Port, PortPart};
-use tpuflow_ir::{Bounds, Graph, InstructionId, Machine, Program, Space, TensorId, View, Work};
+use tpuflow_ir::{Bounds, Graph, InstructionId, LayerId, Machine, Program, Space, TensorId, View, Work};
 
 use crate::addresses::external::{CoalescingLimits, External};
 use crate::budget::Timing;
 use crate::context::PlanningContext;
 use crate::error::ScheduleError;
 use crate::memory_space::{LoweredNetwork, PortPlace};
+use crate::network::stages::STAGES;
 use crate::network::summary;
 use crate::options::PipelineMode;
 use crate::virtual_program::addresses::{Addresses, Lifetime, computed_bytes, lifetimes, resolve_view};
-use crate::virtual_program::{BufferId, Content, Memory, VirtualProgram};
+use crate::virtual_program::{BufferId, Content, Memory, VirtualInstruction, VirtualProgram};
 use allocations::allocations;
 pub(crate) use cost_model::CostModel;
 use layout::Issued;
@@ -68,6 +70,17 @@ pub(crate) struct Plan {
     ends: Vec<u64>,
     /// The program to be timed; its predicted cycles are the cost model's until then.
     pub program: Program,
+}
+
+/// Layer, unit, first and number of rows or pixels, first and number of columns or channels of an instruction that computes.
+fn cut(instruction: &VirtualInstruction) -> Option<(LayerId, u8, [u32; 2], [u32; 2])> {
+    let (unit, rows, columns) = match &instruction.work {
+        Work::Matrix(m) => (0, [m.first_pixel, m.pixels], [m.first_column, m.columns]),
+        Work::Pool(pool) => (1, [pool.first_row, pool.rows], [pool.output.origin[1], pool.output.channels]),
+        Work::Vector(vector) => (2, [vector.first_row, vector.rows], [vector.output.origin[1], vector.output.channels]),
+        _ => return None,
+    };
+    Some((instruction.layer, unit, rows, columns))
 }
 
 impl Plan {
@@ -125,6 +138,17 @@ impl Plan {
         let whole = self.ends.last().copied().unwrap_or(0).max(1);
         let timed = |end| (u128::from(end) * u128::from(self.program.predicted_cycles) / u128::from(whole)) as u64;
         self.ends.iter().copied().map(timed).collect()
+    }
+
+    /// By stage, a hash of the pieces its layers are cut into: the same where another granularity changes nothing.
+    pub fn cuts(&self, context: &PlanningContext) -> Vec<u64> {
+        let mut hashers = vec![DefaultHasher::new(); STAGES];
+        let mut pieces: Vec<_> = self.lowered.code.instructions.iter().filter_map(cut).collect();
+        pieces.sort_unstable();
+        for piece in pieces {
+            piece.hash(&mut hashers[usize::from(context.stages()[piece.0.index()])]);
+        }
+        hashers.iter().map(Hasher::finish).collect()
     }
 
     /// The same instructions in another order.

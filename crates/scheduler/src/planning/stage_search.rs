@@ -27,7 +27,7 @@ pub(crate) fn search_stage_granularities(
 ) -> Vec<Candidate> {
     let mut last = Vec::new();
     for _ in 0..ROUNDS {
-        let times = stage_times(&plans);
+        let times = stage_times(context, &plans);
         let Some(fastest) = times.iter().min_by_key(|plan| plan.cycles) else { break };
         let (least, base) = (fastest.cycles, fastest.granularities);
         let affordable = TRIED / fastest.instructions.max(1);
@@ -63,6 +63,8 @@ struct StageTimes {
     granularities: StageGranularities,
     /// By stage, when it and those before it end.
     ends: Vec<u64>,
+    /// By stage, what tells pieces apart.
+    cuts: Vec<u64>,
 }
 
 impl StageTimes {
@@ -73,25 +75,26 @@ impl StageTimes {
 }
 
 /// Those of the plans that have granularities.
-fn stage_times(plans: &[Candidate]) -> Vec<StageTimes> {
+fn stage_times(context: &PlanningContext, plans: &[Candidate]) -> Vec<StageTimes> {
     let mut times = Vec::new();
     for tried in plans {
         if let (PipelineMode::Interleaved { granularities }, Ok(plan)) = (tried.options.mode, &tried.plan) {
             let program = &plan.program;
             let (cycles, instructions) = (program.predicted_cycles, program.instructions.len());
-            times.push(StageTimes { cycles, instructions, granularities, ends: plan.ends() });
+            let (ends, cuts) = (plan.ends(), plan.cuts(context));
+            times.push(StageTimes { cycles, instructions, granularities, ends, cuts });
         }
     }
     times
 }
 
-/// At most `count` stages that took less time in another plan than in `base`, with the granularities of that plan; the largest gain
-/// first.
+/// At most `count` stages that took less time in another plan than in `base`, cut otherwise, with the granularities of that plan; the
+/// largest gain first.
 fn changes(times: &[StageTimes], base: &StageTimes, count: usize) -> Vec<(u8, StageGranularities)> {
     let mut found: Vec<(u64, u8, StageGranularities)> = Vec::new();
     for stage in 0..STAGES.min(base.ends.len()) {
         let number = stage as u8;
-        let others = times.iter().filter(|other| other.granularities.of(number) != base.granularities.of(number));
+        let others = times.iter().filter(|other| other.cuts[stage] != base.cuts[stage]);
         let Some(best) = others.min_by_key(|other| other.took(stage)) else { continue };
         let gain = base.took(stage).saturating_sub(best.took(stage));
         if gain > 0 {
@@ -111,11 +114,12 @@ mod tests {
     fn stages_that_took_less_time_elsewhere_are_changed_the_largest_gain_first() {
         let [base, other, third] = [TileGranularity::Fine, TileGranularity::Finest(2), TileGranularity::Finest(3)]
             .map(StageGranularities::even);
-        let plan = |cycles, granularities, ends: [u64; 4]| StageTimes {
+        let plan = |cycles, granularities: StageGranularities, ends: [u64; 4]| StageTimes {
             cycles,
             instructions: 9,
             granularities,
             ends: ends.to_vec(),
+            cuts: (0..4).map(|stage| granularities.of(stage).pieces(100, 10)).collect(),
         };
         // Stages take 10, 30, 20 and 5 cycles; 12, 22, 19 and 5; 9, 25, 25 and 5.
         let times =
@@ -126,5 +130,9 @@ mod tests {
         let mixed = plan(60, base.with(1, &other), [10, 40, 60, 65]);
         assert_eq!(changes(&times[1..], &mixed, 9)[0], (1, third));
         assert!(changes(&times[..1], &times[0], 9).is_empty());
+        // A stage that the other plan cuts into the same pieces took less time for another reason.
+        let mut alike = plan(58, other, [9, 34, 53, 58]);
+        alike.cuts[0] = times[0].cuts[0];
+        assert_eq!(changes(&[alike], &times[0], 9), [(1, other), (2, other)]);
     }
 }
