@@ -14,7 +14,7 @@ use crate::options::granularity::StageGranularities;
 
 /// Changes tried side by side, if the programs they are tried on have no more than so many instructions together.
 const CHANGES: usize = 8;
-const TRIED: usize = 40_000;
+const TRIED: usize = 30_000;
 
 /// Times to go on from what was found, as long as all changes can be tried.
 const ROUNDS: usize = 2;
