@@ -87,12 +87,15 @@ def integer_graph(model: Path, folder: Path) -> Path:
     if _is_fresh(target, model):
         return target
     import tpuflow
+    from tpuflow.config import Config, QuantizeConfig
     from tpuflow.io.samples import Samples
 
     network = tpuflow.load(model)
     ports = network.inputs
     arrays = {port.name: _images(port.shape) for port in ports}
-    graph = tpuflow.quantize(network, tpuflow.calibrate(network, Samples.of(arrays, ports)))
+    # No pixels side by side: LiteRT has no form for them, and a processor no columns to fill.
+    config = Config(quantize=QuantizeConfig(array_columns=1))
+    graph = tpuflow.quantize(network, tpuflow.calibrate(network, Samples.of(arrays, ports)), config)
     graph.save(target)
     return target
 

@@ -1,6 +1,6 @@
 """Seconds from samples to a quantised network: `tpuflow build` beside onnxruntime's `quantize_static`.
 
-    python benches/peers/quantisers.py MODEL.onnx:SAMPLES.npz ... [--rounds 5]
+    python benches/peers/quantizers.py MODEL.onnx:SAMPLES.npz ... [--rounds 5]
 
 Both run as a user starts them, in a process of their own, in turn. `build` is the whole of it: calibration,
 equalisation, tuning, correction, warnings, the program of level 1 and its proof; `quantize_static` prepares
