@@ -135,10 +135,10 @@ impl Causes {
         // A program that its memory binds is faster than its bound on a machine with faster memory.
         let cycles = |program: &Program| Ok::<u64, Box<dyn Error>>(simulate(program, &[], options)?.cycles.max(bound));
         let actual = cycles(&program)?;
-        // Banks of 16 words: two accesses meet where they are at the same place of a tensor.
+        // As many words in shorter banks: two accesses meet where they are at the same place of a tensor.
         let cache = &mut program.machine.cache;
-        let parts = cache.words / SHORT_BANK;
-        (cache.banks, cache.words) = (cache.banks * parts, SHORT_BANK);
+        let parts = if cache.words.is_multiple_of(SHORT_BANK) { cache.words / SHORT_BANK } else { 1 };
+        (cache.banks, cache.words) = (cache.banks * parts, cache.words / parts);
         let without_conflicts = cycles(&program)?;
         program.machine.ddr.clock_hz *= FAST;
         program.machine.ddr.page_miss_ns = 0;
