@@ -221,6 +221,39 @@ def test_guard_against_rows_left_out(*, whole_rows: bool) -> None:
     assert ("Where" in operators(model)) == whole_rows
 
 
+@pytest.mark.parametrize(("values", "turned"), [(3, True), (4, False)])
+@pytest.mark.feature("IMP-14")
+def test_values_are_turned_where_they_are_less_than_probabilities(values: int, *, turned: bool) -> None:
+    # Probabilities have 7 x 8 elements a head; values 8 x `values` and sums 7 x `values`.
+    nodes: list[Node] = [
+        ("Softmax", "x", "p"),
+        ("Transpose", "p", "t", {"perm": [0, 2, 1]}),
+        ("MatMul", "v t", "z"),
+    ]
+    model = normalized(graph(nodes, {"x": [2, 7, 8], "v": [2, values, 8]}, ["z"]))
+    names = [node.op_type for node in model.model.graph]
+    assert sorted(names) == ["MatMul", "Softmax", *["Transpose"] * (2 if turned else 1)]
+    (product,) = (node for node in model.model.graph if node.op_type == "MatMul")
+    softmax = product.inputs[0 if turned else 1]
+    assert softmax is not None
+    producer = softmax.producer()
+    assert producer is not None
+    assert producer.op_type == ("Softmax" if turned else "Transpose")
+
+
+@pytest.mark.parametrize("kept", ["p", "t"])
+@pytest.mark.feature("IMP-14")
+def test_probabilities_others_need_turned_stay(kept: str) -> None:
+    nodes: list[Node] = [
+        ("Softmax", "x", "p"),
+        ("Transpose", "p", "t", {"perm": [0, 2, 1]}),
+        ("MatMul", "v t", "z"),
+        ("Relu", kept, "y"),
+    ]
+    model = normalized(graph(nodes, {"x": [2, 7, 8], "v": [2, 3, 8]}, ["z", "y"]))
+    assert operators(model)["Transpose"] == 1
+
+
 @pytest.mark.feature("IMP-12")
 def test_a_factor_others_need_stays() -> None:
     nodes = [("MatMul", "x w", "y"), ("Reshape", "y s", "r"), ("Mul", "r f", "z"), ("Relu", "y", "t")]

@@ -14,6 +14,7 @@ K and V where several heads of Q share one. What is left here is MatMul, [Add,] 
     Where(c, mask, x)                        ->  Where(not c, x, mask)
     Where(p = p, p, 0), p = softmax(x)       ->  p, where no row of x can be masked as a whole
     Q (K repeated for each head of a group)  ->  (the rows of a group as one) K
+    V p', p = softmax(x)                     ->  (p V')'
 
 A mask is a constant of zeros and numbers at or below `MASKED`: whatever stands in front of it, a softmax
 leaves these elements out, so a positive factor does nothing to it.
@@ -365,10 +366,30 @@ def grouped_heads(node: ir.Node, emit: Emitter) -> ir.Value | None:
     return emit.reshape(emit("MatMul", grouped, x), y, "heads")
 
 
+def turned_values(node: ir.Node, emit: Emitter) -> ir.Value | None:
+    """Turns values and their sums in place of what a softmax makes, of which there is more."""
+    values, turned = node.inputs[0], produced_by(node.inputs[1], "Transpose")
+    shape, y = shape_of(values), shape_of(node.outputs[0])
+    if values is None or turned is None or shape is None or y is None or array_of(values) is not None:
+        return None
+    rank = len(shape)
+    swap = [*range(rank - 2), rank - 1, rank - 2]
+    p = turned.inputs[0]
+    if p is None or rank < 2 or list(turned.attributes.get_ints("perm", [])) != swap:
+        return None
+    of_softmax, own = produced_by(p, "Softmax") is not None, shape_of(p)
+    if not of_softmax or own is None or not (sole_user(p) and sole_user(turned.outputs[0])):
+        return None
+    if np.prod(own) <= np.prod(shape) + np.prod(y):
+        return None
+    sums = emit("MatMul", p, emit("Transpose", values, attributes={"perm": swap}, label="turned"))
+    return emit("Transpose", sums, attributes={"perm": swap}, label="sums")
+
+
 RULES: Rules = {
     "Softmax": [scaled_mask, split_mask, reshaped_mask, chosen_scores],
     "Where": [constant_last, always_a_number],
-    "MatMul": [scale_result, grouped_heads],
+    "MatMul": [scale_result, grouped_heads, turned_values],
     "Mul": [fold_factor],
 }
 """To be applied once decomposed activations are recognised, whose constants this would absorb."""
