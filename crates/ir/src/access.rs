@@ -110,9 +110,7 @@ pub fn accesses(instruction: &Instruction, descriptors: &[Descriptor], machine: 
             if plain {
                 found.reads.extend(pixels(&m.input, m.first_pixel, m.pixels, word));
             } else {
-                let last = m.first_pixel + m.pixels - 1;
-                let (first, last) = (m.first_pixel / m.output.width, last / m.output.width);
-                window_rows(&m.input, &d.window, m.output.height, first, last, word, &mut found);
+                window_pixels(&m.input, &d.window, &m.output, m.first_pixel, m.pixels, word, &mut found);
             }
             let k = u64::from(d.window.kernel[0] * d.window.kernel[1] * d.group_in);
             let columns = u64::from(m.columns);
@@ -241,6 +239,36 @@ fn pixels(view: &View, first: u32, count: u32, word: usize) -> SmallVec<[Stretch
     SmallVec::from_iter([whole_words(view.space, start, end, word)])
 }
 
+/// Words of the input under the windows of pixels `first .. first + count` of the output: those of some pixels of a row, else
+/// whole rows.
+fn window_pixels(
+    input: &View,
+    window: &crate::Window,
+    output: &View,
+    first: u32,
+    count: u32,
+    word: usize,
+    found: &mut Accesses,
+) {
+    let (row, last) = (first / output.width, (first + count - 1) / output.width);
+    let begin = found.reads.len();
+    window_rows(input, window, output.height, row, last, word, found);
+    if row != last || window.kernel[0] != 1 || found.reads.len() == begin {
+        return;
+    }
+    found.reads.truncate(begin);
+    let under = |column: u32| i64::from(column) * i64::from(window.stride[1]) - i64::from(window.pads[1]);
+    let reach = i64::from((window.kernel[1] - 1) * window.dilation[1]) + 1;
+    let column = |column: i64| column.clamp(0, i64::from(input.width)) as u32;
+    let from = column(under(first % output.width));
+    let to = column(under((first + count - 1) % output.width) + reach);
+    if from < to {
+        // A window of one row sees one of the input.
+        let (image, row) = (row / output.height, row % output.height * window.stride[0] - window.pads[0]);
+        found.reads.extend(pixels(input, (image * input.height + row) * input.width + from, to - from, word));
+    }
+}
+
 /// Input rows that output rows `first ..= last` need through a window, image by image.
 fn window_rows(
     input: &View,
@@ -288,4 +316,64 @@ fn elements(view: &View, dims: &[u32], strides: &[i64], offset: i64, first: u32,
     let start = view.pixel_address(r0, c0, word) - u64::from(view.channel_offset);
     let end = view.pixel_address(r1, c1, word) - u64::from(view.channel_offset) + u64::from(view.pixel_bytes);
     whole_words(view.space, start, end, word)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Window;
+
+    proptest! {
+        /// Pixel by pixel: all that a tap of some pixel sees, with what lies between; of a window of several rows, or of pixels
+        /// of several rows, whole rows.
+        #[test]
+        fn words_under_windows(
+            (images, height, width, channels) in (1u32..3, 1u32..4, 1u32..12, 1u32..40),
+            (kernel, stride, dilation) in (1u32..6, 1u32..4, 1u32..3),
+            (left, right, tall) in (0u32..3, 0u32..3, 1u32..3),
+            share in (0.0f64..1.0, 0.0f64..1.0),
+        ) {
+            let window = Window { kernel: [tall, kernel], stride: [1, stride], dilation: [1, dilation], pads: [0, left, 0, right] };
+            let Some([out_height, out_width]) = window.output(height as usize, width as usize) else { return Ok(()) };
+            let (word, space) = (16, Space::Cache);
+            let view = |height: usize, width: usize, channels: u32| {
+                View::whole(&[images as usize, height, width, channels as usize], DType::I8, word, space, 64)
+            };
+            let (input, output) = (view(height as usize, width as usize, channels), view(out_height, out_width, 1));
+            let all = images * (out_height * out_width) as u32;
+            let first = (share.0 * f64::from(all)) as u32;
+            let count = 1 + (share.1 * f64::from(all - first)) as u32;
+            let count = count.min(all - first);
+            let mut found = Accesses::default();
+            window_pixels(&input, &window, &output, first, count, word, &mut found);
+
+            let one_row = tall == 1 && first / output.width == (first + count - 1) / output.width;
+            let mut seen: Option<(u64, u64)> = None;
+            for pixel in first..first + count {
+                let (row, x) = (pixel / output.width, pixel % output.width);
+                let (image, y) = (row / output.height, row % output.height);
+                for (dy, dx) in (0..tall).flat_map(|dy| (0..kernel).map(move |dx| (dy, dx))) {
+                    let column = i64::from(x * stride + dx * dilation) - i64::from(left);
+                    let columns = if one_row { column..column + 1 } else { 0..i64::from(width) };
+                    for column in columns.filter(|column| (0..i64::from(width)).contains(column)) {
+                        let from = input.pixel_address(image * height + y + dy, column as u32, word);
+                        let to = from + u64::from(input.pixel_bytes);
+                        seen = Some(seen.map_or((from, to), |(low, high)| (low.min(from), high.max(to))));
+                    }
+                }
+            }
+            let hull = found.reads.iter().map(|stretch| (stretch.start, stretch.end));
+            let hull = hull.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));
+            let words = seen.map(|(from, to)| whole_words(space, from, to, word)).map(|s| (s.start, s.end));
+            // Windows with pixels between their taps or between each other may end further outside than a tap does.
+            let is_dense = !one_row || dilation == 1 && stride <= kernel;
+            let fits = |hull: (u64, u64), words: (u64, u64)| {
+                if is_dense { hull == words } else { hull.0 <= words.0 && words.1 <= hull.1 }
+            };
+            prop_assert!(words.is_none_or(|words| hull.is_some_and(|hull| fits(hull, words))), "{hull:?} for {words:?}");
+            prop_assert!(!is_dense || words.is_some() || hull.is_none(), "{hull:?} for no word");
+        }
+    }
 }
