@@ -15,7 +15,7 @@ use std::ops::Range;
 use tpuflow_ir::{Op, TensorId, View, layout, timing};
 
 use super::{Lowering, slices};
-use crate::network::{Linear, Network, Step};
+use crate::network::{Linear, Network, Step, is_depthwise};
 use crate::options::granularity::TileGranularity;
 
 impl Lowering<'_> {
@@ -85,8 +85,12 @@ impl Lowering<'_> {
     pub(super) fn pieces(&self, rows: Range<u32>, count: u32, piece: u32) -> Vec<Range<u32>> {
         let (lines, _, line, _) = layout::image(&self.context.network.tensor(self.output()).shape);
         let (lines, line) = (lines.max(1) as u32, line.max(1) as u32);
-        if self.sequences[self.output().index()] && count == lines * line {
-            return self.pieces_of_tokens(rows, line, piece.max(1));
+        if self.sequences[self.output().index()] && count > 0 && (lines * line).is_multiple_of(count) {
+            // Tokens that share a word are a row.
+            let tokens = lines * line / count;
+            if tokens == 1 || tokens < line && line.is_multiple_of(tokens) {
+                return self.pieces_of_tokens(rows, line / tokens, tokens, piece.max(1));
+            }
         }
         let whole = if count.is_multiple_of(lines) { count / lines } else { 1 };
         let piece = if piece < whole { piece } else { self.suited(lines, line, piece.div_ceil(whole)) * whole };
@@ -108,10 +112,11 @@ impl Lowering<'_> {
         if is_one_row { few.min(to.width).max(1) } else { to.width.max(1) }
     }
 
-    /// The same for tokens, `length` rows for each matrix of a stack: pieces begin anew with each matrix and where the array's
-    /// halves or tiles of it meet. First halves of all matrices come first, so that what follows can begin with the first tokens.
-    fn pieces_of_tokens(&self, rows: Range<u32>, length: u32, piece: u32) -> Vec<Range<u32>> {
-        let middle = self.shrunk(length, 1).filter(|_| self.is_halved(length, 1));
+    /// The same for tokens, `length` rows of `tokens` for each matrix of a stack: pieces begin anew with each matrix and where the
+    /// array's halves or tiles of it meet. First halves of all matrices come first, so that what follows can begin with the first
+    /// tokens.
+    fn pieces_of_tokens(&self, rows: Range<u32>, length: u32, tokens: u32, piece: u32) -> Vec<Range<u32>> {
+        let middle = self.shrunk(length, tokens).filter(|_| self.is_halved(length, tokens));
         if piece >= length && middle.is_none() {
             return slices(rows, piece / length * length).collect();
         }
@@ -127,7 +132,7 @@ impl Lowering<'_> {
             let halves = [0..middle, middle..length];
             return halves.iter().flat_map(|half| matrices.clone().flat_map(|m| of_matrix(m, half, piece))).collect();
         }
-        let tile = self.tile(length, 1);
+        let tile = self.tile(length, tokens);
         let tiles: Vec<Range<u32>> = slices(0..length, piece.next_multiple_of(tile)).collect();
         let piece = if piece < tile { piece } else { length };
         matrices.flat_map(|matrix| tiles.iter().flat_map(move |tile| of_matrix(matrix, tile, piece))).collect()
@@ -164,31 +169,51 @@ impl Lowering<'_> {
     }
 }
 
-/// By tensor, whether its rows are tokens: operands and results of products of a single row of pixels or of stacks, and what is
-/// computed row by row of such or for such.
+/// By tensor, whether its rows are tokens: operands and results of products of a single row of pixels or of stacks, and of
+/// convolutions along a single line, and what is computed row by row of such or for such. Lines on the way to or from the pooling
+/// unit, which takes whole rows, are none.
 pub(super) fn sequences(network: &Network) -> Vec<bool> {
-    let mut found = vec![false; network.tensors.len()];
     let rows = |tensor: TensorId| layout::image(&network.tensor(tensor).shape).0;
-    for step in network.steps.iter().filter(|step| matches!(step.op, Op::MatMul { .. })) {
-        let leads = Linear::of(&step.op, network).map_or(1, |linear| linear.leads as usize);
-        for tensor in network.streams(&step.op).into_iter().chain([step.output]) {
-            found[tensor.index()] |= rows(tensor) == leads;
+    let tensors = |step: &Step| network.streams(&step.op).into_iter().chain([step.output]).collect::<Vec<_>>();
+    let is_line = |step: &Step| tensors(step).into_iter().all(|tensor| rows(tensor) == 1);
+    let convolves = |step: &&Step| matches!(step.op, Op::Conv { .. }) && is_line(step);
+    let mut pooled = vec![false; network.tensors.len()];
+    let pools = |op: &Op| matches!(op, Op::MaxPool { .. } | Op::AveragePool { .. }) || is_depthwise(network, op);
+    for step in network.steps.iter().filter(|step| pools(&step.op)) {
+        tensors(step).into_iter().for_each(|tensor| pooled[tensor.index()] = true);
+    }
+    spread(network, &mut pooled, |step| if convolves(&step) { tensors(step) } else { rowwise(network, step) });
+    let mut found = vec![false; network.tensors.len()];
+    for step in network.steps.iter().filter(|step| matches!(step.op, Op::MatMul { .. }) || convolves(step)) {
+        let Some(linear) = Linear::of(&step.op, network).filter(|_| !pooled[step.output.index()]) else { continue };
+        for tensor in tensors(step) {
+            found[tensor.index()] |= rows(tensor) == linear.leads as usize;
         }
     }
-    let alike = |step: &Step, found: &mut Vec<bool>| {
-        let is_rowwise = matches!(
-            step.op,
-            Op::Binary { .. } | Op::Unary { .. } | Op::Rescale { .. } | Op::Softmax { .. } | Op::LayerNorm { .. }
-        );
-        let shape = &network.tensor(step.output).shape;
-        let same = network.streams(&step.op).into_iter().filter(|t| is_rowwise && network.tensor(*t).shape == *shape);
-        let all: Vec<TensorId> = same.chain([step.output]).collect();
-        let any = all.iter().any(|tensor| found[tensor.index()]);
-        all.iter().for_each(|tensor| found[tensor.index()] |= any);
-    };
-    network.steps.iter().for_each(|step| alike(step, &mut found));
-    network.steps.iter().rev().for_each(|step| alike(step, &mut found));
+    spread(network, &mut found, |step| rowwise(network, step));
     found
+}
+
+/// The result of a step, and operands of its shape from which it is computed row by row.
+fn rowwise(network: &Network, step: &Step) -> Vec<TensorId> {
+    let is_rowwise = matches!(
+        step.op,
+        Op::Binary { .. } | Op::Unary { .. } | Op::Rescale { .. } | Op::Softmax { .. } | Op::LayerNorm { .. }
+    );
+    let shape = &network.tensor(step.output).shape;
+    let same = network.streams(&step.op).into_iter().filter(|t| is_rowwise && network.tensor(*t).shape == *shape);
+    same.chain([step.output]).collect()
+}
+
+/// Marks what is alike of something marked, downstream and upstream.
+fn spread(network: &Network, marks: &mut [bool], alike: impl Fn(&Step) -> Vec<TensorId>) {
+    let mut join = |step: &Step| {
+        let all = alike(step);
+        let any = all.iter().any(|tensor| marks[tensor.index()]);
+        all.iter().for_each(|tensor| marks[tensor.index()] |= any);
+    };
+    network.steps.iter().for_each(&mut join);
+    network.steps.iter().rev().for_each(&mut join);
 }
 
 /// By tensor, the rows below a row of it that it needs of the first tensor of its size upstream.
@@ -213,7 +238,7 @@ pub(super) fn halos(network: &Network) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    use tpuflow_ir::{Graph, Machine, Work};
+    use tpuflow_ir::{Graph, Machine, Window, Work};
 
     use crate::budget::SearchBudget;
     use crate::common::{Net, window};
@@ -278,6 +303,35 @@ mod tests {
         let graph = net.finish(&[y]);
         assert_eq!(pieces(&graph, TileGranularity::Finest(2), 128), [128, 70]);
         assert_eq!(pieces(&graph, TileGranularity::Halves, 128), [99, 99]);
+    }
+
+    #[test]
+    fn lines_are_cut_as_tokens_are_but_for_the_pooling_unit() {
+        let of_line = |pooled: bool| {
+            let mut net = Net::new(7);
+            let x = net.input(&[1, 1, 200, 64]);
+            let y = net.conv(x, 192, Window { kernel: [1, 3], pads: [0, 1, 0, 1], ..window(1, 1, 0) }, 1);
+            let y = net.conv(y, 128, window(1, 1, 0), 1);
+            let y = if pooled { net.max_pool(y, Window { kernel: [1, 2], ..window(1, 1, 0) }) } else { y };
+            let graph = net.finish(&[y]);
+            pieces(&graph, TileGranularity::Halves, 128)
+        };
+        assert_eq!(of_line(false), [100, 100]);
+        assert_eq!(of_line(true), [200]);
+    }
+
+    /// Four pixels of 32 channels share a word of 128 bytes.
+    #[test]
+    fn tokens_of_a_line_that_share_a_word_stay_together() {
+        let mut net = Net::new(7);
+        let x = net.input(&[1, 1, 512, 32]);
+        let y = net.conv(x, 32, window(1, 1, 0), 1);
+        let y = net.conv(y, 32, Window { kernel: [1, 3], pads: [0, 1, 0, 1], ..window(1, 1, 0) }, 1);
+        let graph = net.finish(&[y]);
+        for granularity in [TileGranularity::Halves, TileGranularity::Shortest] {
+            let found = pieces(&graph, granularity, 32);
+            assert!(found.len() > 2 && found.iter().all(|pixels| pixels.is_multiple_of(4)), "{found:?}");
+        }
     }
 
     /// Where a softmax goes on across the tokens of two instructions of the array, its result cannot be cut there: the array reads

@@ -353,12 +353,12 @@ fn with_space_to_overlap(context: &PlanningContext, usual: &[Candidate]) -> Vec<
     shares.map(|(cache_share, _)| PlanOptions { cache_share, reserves_space: true, ..fastest.options }).collect()
 }
 
-/// Whether a layer's result is an image of more than a pixel and fewer than two tiles of the array take.
+/// Whether a layer's result is an image of more than a pixel and fewer than two tiles of the array take, or a line of two.
 fn has_small_images(context: &PlanningContext) -> bool {
     let tiles = 2 * context.machine.array.rows as usize;
     context.network.steps.iter().any(|step| {
         let (_, height, width, _) = layout::image(&context.network.tensor(step.output).shape);
-        (2..tiles).contains(&(height * width))
+        (2..tiles).contains(&(height * width)) || (height, width) == (1, tiles)
     })
 }
 
