@@ -14,7 +14,7 @@ use crate::options::PipelineMode;
 use crate::parameters::Parameters;
 
 /// Parts of the bound; a plan within one of them is close to it.
-const CLOSE: u64 = 25;
+const CLOSE: u64 = 50;
 
 /// Data that all plans of a graph for a machine share.
 pub(crate) struct PlanningContext<'a> {
