@@ -86,9 +86,9 @@ impl Lowering<'_> {
         let (lines, _, line, _) = layout::image(&self.context.network.tensor(self.output()).shape);
         let (lines, line) = (lines.max(1) as u32, line.max(1) as u32);
         if self.sequences[self.output().index()] && count > 0 && (lines * line).is_multiple_of(count) {
-            // Tokens that share a word are a row.
+            // Tokens of a line that share a word are a row.
             let tokens = lines * line / count;
-            if tokens == 1 || tokens < line && line.is_multiple_of(tokens) {
+            if tokens == 1 || lines == 1 && tokens < line && line.is_multiple_of(tokens) {
                 return self.pieces_of_tokens(rows, line / tokens, tokens, piece.max(1));
             }
         }
