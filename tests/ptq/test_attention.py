@@ -24,6 +24,7 @@ from tpuflow.ptq import noted_factors, with_factors
 from tpuflow.ptq.channels import Channels, at_ids
 from tpuflow.ptq.confirmation import calibrated_graph
 from tpuflow.ptq.equalization import equalize_channels, scale_channels
+from tpuflow.ptq.seen_channels import SeenChannels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -161,7 +162,7 @@ def test_a_number_that_is_its_own_inverse_is_one() -> None:
 def test_equalized_attention_is_closer(seed: int, *, joint: bool) -> None:
     model = attention(seed, joint=joint)
     samples = samples_of(model)
-    found = equalize_channels(model, samples)
+    found = equalize_channels(SeenChannels.of(model, samples))
     assert found.predicted_db > 1
     evaluator = Evaluator(model, samples_of(model, 64, 77))
     before, after = (
@@ -174,7 +175,7 @@ def test_equalized_attention_is_closer(seed: int, *, joint: bool) -> None:
 def test_equalized_attention_is_made_again_from_its_ranges_and_exported(*, joint: bool) -> None:
     model = attention(3, joint=joint)
     samples = samples_of(model)
-    made = equalize_channels(model, samples).model
+    made = equalize_channels(SeenChannels.of(model, samples)).model
     again = with_factors(model, noted_factors(made))
     assert noted_factors(again) == noted_factors(made)
     ranges = calibrate(made, samples)

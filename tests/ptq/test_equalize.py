@@ -25,6 +25,7 @@ from tpuflow.ptq import better_equalized, noted_factors
 from tpuflow.ptq.channels import Channels
 from tpuflow.ptq.confirmation import calibrated_graph
 from tpuflow.ptq.equalization import equalize_channels, scale_channels, smooth_channels
+from tpuflow.ptq.seen_channels import SeenChannels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,7 +122,7 @@ def test_channels_that_meet_share_their_factors() -> None:
 def test_equalized_networks_are_closer_and_shown_as_they_were() -> None:
     model = uneven(6)
     samples = samples_of(model)
-    found = equalize_channels(model, samples)
+    found = equalize_channels(SeenChannels.of(model, samples))
     assert found.sets >= 3
     assert found.predicted_db > 3
     evaluator = Evaluator(model, Samples.of({"x": images(64, 77)}, model.inputs))
@@ -148,8 +149,8 @@ def test_a_sample_that_stands_out_moves_mild_factors_less() -> None:
     def change(mild: float) -> float:
         """By how much an outlier moves factors, the mean magnitude of logarithms."""
         plain, moved = (
-            noted_factors(equalize_channels(model, Samples.of({"x": x}, model.inputs), mild=mild).model)
-            for x in (usual, odd)
+            noted_factors(equalize_channels(seen, mild=mild).model)
+            for seen in (SeenChannels.of(model, Samples.of({"x": x}, model.inputs)) for x in (usual, odd))
         )
         assert plain.keys() == moved.keys()
         ratios = [np.divide(moved[name].values, plain[name].values) for name in plain]
@@ -173,9 +174,8 @@ def test_factors_that_do_not_help_are_undone(monkeypatch: pytest.MonkeyPatch) ->
 def test_equalized_graphs_are_exported_as_they_compute(seed: int) -> None:
     model = uneven(seed)
     samples = samples_of(model)
-    graph = lower(
-        equalize_channels(model, samples).model, calibrate(equalize_channels(model, samples).model, samples)
-    )
+    equalized = equalize_channels(SeenChannels.of(model, samples)).model
+    graph = lower(equalized, calibrate(equalized, samples))
     session = onnxruntime.InferenceSession(
         quantized_onnx(model, graph).SerializeToString(), providers=["CPUExecutionProvider"]
     )

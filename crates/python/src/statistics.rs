@@ -5,7 +5,7 @@ use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArrayDyn, PyUntypedArrayM
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tpuflow_statistics as statistics;
-use tpuflow_statistics::{Channels, HistogramParts, Layout, Quantizer, Range, StatisticsError, Tensor};
+use tpuflow_statistics::{Activation, Channels, HistogramParts, Layout, Quantizer, Range, StatisticsError, Tensor};
 
 /// Registers the functions and classes of this module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -13,6 +13,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Histogram>()?;
     module.add_function(wrap_pyfunction!(observe, module)?)?;
     module.add_function(wrap_pyfunction!(moments, module)?)?;
+    module.add_function(wrap_pyfunction!(by_channel, module)?)?;
     module.add_function(wrap_pyfunction!(channel_extrema, module)?)?;
     module.add_function(wrap_pyfunction!(channel_mse_ranges, module)?)
 }
@@ -184,6 +185,35 @@ fn moments(py: Python<'_>, values: PyReadonlyArrayDyn<'_, f32>) -> PyResult<(u64
     let values = values.as_slice()?;
     let found = py.detach(|| statistics::moments(values));
     Ok((found.count, found.mean, found.squares))
+}
+
+/// Smallest and largest value and mean square of the channels of every array: `[3, channels]`.
+///
+/// `kept` says for every axis of an array whether it tells channels apart; they are in row-major order over those that do.
+#[pyfunction]
+fn by_channel<'py>(
+    py: Python<'py>,
+    arrays: Vec<PyReadonlyArrayDyn<'py, f32>>,
+    kept: Vec<Vec<bool>>,
+) -> PyResult<Vec<Bound<'py, PyArray2<f64>>>> {
+    if kept.len() != arrays.len() {
+        return Err(PyValueError::new_err(format!("axes of {} arrays, for {}", kept.len(), arrays.len())));
+    }
+    let tensors = arrays
+        .iter()
+        .zip(&kept)
+        .map(|(array, kept)| Activation::new(row_major(array)?, array.shape(), kept).map_err(value_error))
+        .collect::<PyResult<Vec<_>>>()?;
+    let found = py.detach(|| statistics::by_channel(&tensors));
+    Ok(found
+        .into_iter()
+        .map(|each| {
+            let channels = each.square.len();
+            let extrema = each.low.into_iter().chain(each.high).map(f64::from);
+            let flat = extrema.chain(each.square).collect();
+            Array2::from_shape_vec((3, channels), flat).expect("three rows").into_pyarray(py)
+        })
+        .collect())
 }
 
 /// Smallest and largest value, with zero, of every slice along `axis`: `[channels, 2]`.

@@ -14,12 +14,14 @@
 //! * [`percentile_range`] cuts a share of the values off,
 //! * [`mse_range`] trades clipping against resolution for a given [`Quantizer`],
 //! * [`kld_range`] is TensorRT's entropy calibration,
+//! * [`by_channel`] gives reach and power of the channels of activations,
 //! * [`channel_extrema`] and [`channel_mse_ranges`] serve weights, which are at hand as values.
 //!
 //! Every result is a pure function of the values: parallel parts are combined in a fixed order.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "in a test the panic is the finding"))]
 
+mod by_channel;
 mod channel;
 mod extrema;
 mod histogram;
@@ -32,6 +34,7 @@ mod percentile;
 mod quantizer;
 mod sums;
 
+pub use by_channel::{Activation, ByChannel, by_channel};
 pub use channel::{Channels, channel_extrema, channel_mse_ranges};
 pub use extrema::{Extrema, extrema};
 pub use histogram::{Histogram, HistogramParts};

@@ -16,7 +16,7 @@ from tpuflow.calibration.artifacts import Artifacts, save_artifacts
 from tpuflow.calibration.collect import calibrate, collect, fit, ranges_of, without_warnings
 from tpuflow.calibration.config import CalibrationConfig
 from tpuflow.calibration.ranges import Means, Range, Ranges
-from tpuflow.calibration.statistics import Statistics, TensorStatistics
+from tpuflow.calibration.statistics import Statistics, TensorStatistics, summarize_channels
 from tpuflow.calibration.statistics_file import load_statistics, save_statistics
 from tpuflow.strategies import STRATEGIES, Strategy
 
@@ -37,5 +37,6 @@ __all__ = [
     "ranges_of",
     "save_artifacts",
     "save_statistics",
+    "summarize_channels",
     "without_warnings",
 ]

@@ -21,11 +21,11 @@ from tpuflow.errors import RangesError, SampleError
 from tpuflow.strategies import Moments
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["Histogram", "Moments", "Statistics", "TensorStatistics"]
+__all__ = ["Histogram", "Moments", "Statistics", "TensorStatistics", "summarize_channels"]
 
 Histogram = _core.Histogram
 """Counts of values by sign and magnitude."""
@@ -163,3 +163,19 @@ class Statistics:
         for name, sums in later.sums.items():
             self.sums.setdefault(name, ChannelSums(sums.axis)).merge(sums)
         self.samples += later.samples
+
+
+def summarize_channels(
+    arrays: Sequence[NDArray[np.float32]], kept: Sequence[Sequence[bool]]
+) -> list[NDArray[np.float64]]:
+    """Smallest and largest value and mean square of the channels of every array: `[3, channels]`.
+
+    Args:
+        arrays: Values, each array as a whole.
+        kept: By array, for every axis whether it tells channels apart; they are in row-major order over
+            those that do.
+
+    Raises:
+        ValueError: Axes do not fit an array.
+    """
+    return _core.by_channel([np.ascontiguousarray(array) for array in arrays], kept)

@@ -24,6 +24,7 @@ from tpuflow.ptq.equalization import SCALED, activation_aware, equalize_channels
 from tpuflow.ptq.layers import LinearLayer, copy_model
 from tpuflow.ptq.operands import chosen_layers, fake_quantize, operand_grid, operands_of
 from tpuflow.ptq.range_tuning import auto_tuned
+from tpuflow.ptq.seen_channels import SeenChannels
 from tpuflow.ptq.svd_quant import best_factor, denoise, random_operands, spectral_error
 from tpuflow.ptq.weights import ROUNDINGS, refine_weights
 
@@ -108,7 +109,8 @@ def _apply_method(
 def _equalize(
     model: FloatModel, ranges: Ranges, samples: Samples, config: Config, _method: GlobalMethod
 ) -> Made:
-    found = equalize_channels(model, samples.spread(SCALED), min(config.quantize.weight_bits or 8, 8))
+    seen = SeenChannels.of(model, samples.spread(SCALED))
+    found = equalize_channels(seen, min(config.quantize.weight_bits or 8, 8))
     if found.sets:
         ranges = calibrate(parts_of(found.model), samples, config)
     return found.model, ranges, f"{found.sets} sets of channels scaled"

@@ -21,6 +21,7 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,13 +29,13 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from tpuflow.calibration import Means
-from tpuflow.frontend.activations import ActivationSession
 from tpuflow.frontend.values import factors_of, input_at, state_factors
 from tpuflow.ptq.attention import attention_factors
 from tpuflow.ptq.channels import NORMS, Channels, Reader, at_ids, note_ids
 from tpuflow.ptq.held_out import HeldOut
 from tpuflow.ptq.layers import copy_model
-from tpuflow.ptq.noise import Columns, ColumnStatistics, Extrema, constant_of, groups_of
+from tpuflow.ptq.noise import Columns, ColumnStatistics, constant_of, groups_of
+from tpuflow.ptq.seen_channels import MILD, SeenChannels
 
 if TYPE_CHECKING:
     from tpuflow.calibration import Ranges
@@ -65,9 +66,6 @@ SCALED = 128
 MARGIN_DB = 0.25
 """Least gain on samples held out for which a network's channels get factors."""
 
-MEMORY = 512 << 20
-"""Bytes of activations held at a time."""
-
 SMALLEST = 1e-3
 """Channels that reach less than this share of the largest one count as reaching so far."""
 
@@ -79,9 +77,6 @@ GAIN = 0.98
 
 STEPS = 16
 """Factors are whole powers of two to one over this."""
-
-MILD = 0.25
-"""Weight of the mean batch in what a channel is taken to reach, usually."""
 
 WIDEST = np.log(64)
 """Largest magnitude of a factor's logarithm."""
@@ -103,19 +98,17 @@ class EqualizedModel:
 
 
 def equalize_channels(
-    model: FloatModel, samples: Samples, weight_bits: int = 8, *, norms: bool = False, mild: float = MILD
+    seen: SeenChannels, weight_bits: int = 8, *, norms: bool = False, mild: float = MILD
 ) -> EqualizedModel:
     """Factors of least predicted noise for every set of channels; the model is not changed itself.
 
     Args:
-        model: What to scale.
-        samples: What its values are seen in.
+        seen: The model to scale, and what samples show of it.
         weight_bits: Of its weights.
         norms: Scale what norms make, too. What they read and hold has 16 bits anyway.
         mild: Weight of the mean batch in what channels are taken to reach, `0 .. 1`, else the furthest's.
     """
-    channels = Channels.of(model.model.graph, _host_nodes(model))
-    statistics = _column_statistics(model, samples, channels, mild)
+    channels, statistics = seen.channels, seen.statistics(mild)
     levels = (255.0, float((1 << (weight_bits - 1)) - 1))
     factors = np.ones(channels.count)
     gains: list[float] = []
@@ -132,7 +125,7 @@ def equalize_channels(
             gains.append(gain)
     logger.info("%d sets of channels equalised", len(gains))
     return EqualizedModel(
-        scale_channels(model, channels, factors) if gains else model,
+        scale_channels(seen.model, channels, factors) if gains else seen.model,
         len(gains),
         float(np.mean(gains)) if gains else 0.0,
     )
@@ -159,8 +152,11 @@ def better_equalized(
     held_out = held_out or HeldOut(model, samples, config)
     bits = min(config.quantize.weight_bits or 8, 8)
 
+    halves: list[SeenChannels] = []
+
     def change(model: FloatModel, ranges: Ranges, shown: Samples) -> tuple[FloatModel, Ranges]:
-        found = equalize_channels(model, shown, bits)
+        halves.append(SeenChannels.of(model, shown))
+        found = equalize_channels(halves[-1], bits)
         return (found.model, held_out.ranges(found.model, shown)) if found.sets else (model, ranges)
 
     gained = held_out.gained_db(change, MARGIN_DB)
@@ -169,7 +165,11 @@ def better_equalized(
     if not gained > MARGIN_DB:
         remark(f"cross-layer equalization: {gained:+.1f} dB on held-out samples, not applied")
         return model
-    found = equalize_channels(model, samples.spread(SCALED), bits)
+    if all(half.model is model for half in halves):
+        seen = reduce(SeenChannels.joined, halves)
+    else:
+        seen = SeenChannels.of(model, samples.spread(SCALED))
+    found = equalize_channels(seen, bits)
     remark(
         f"cross-layer equalization: {found.sets} sets of channels, "
         f"{gained:+.1f} dB or more on held-out samples"
@@ -181,8 +181,8 @@ def smooth_channels(
     model: FloatModel, samples: Samples, alpha: float, fits: Callable[[ir.Node], bool] = lambda _: True
 ) -> EqualizedModel:
     """Factors `reach^alpha / weight^(1 - alpha)` for what products and convolutions read behind norms."""
-    channels = Channels.of(model.model.graph, _host_nodes(model))
-    statistics = _column_statistics(model, samples, channels)
+    seen = SeenChannels.of(model, samples)
+    channels, statistics = seen.channels, seen.statistics()
     factors = np.ones(channels.count)
     sets = 0
     for numbers, values, readers, products in channels.members():
@@ -221,8 +221,8 @@ def activation_aware(
         grid: Exponents tried.
         largest: Largest code of the weights of layers; sets of channels that others read stay.
     """
-    channels = Channels.of(model.model.graph, _host_nodes(model))
-    statistics = _column_statistics(model, samples, channels)
+    seen = SeenChannels.of(model, samples)
+    channels, statistics = seen.channels, seen.statistics()
     factors = np.ones(channels.count)
     sets = 0
     for numbers, values, readers, products in channels.members():
@@ -333,26 +333,6 @@ def _by_number(channels: Channels, entries: list[tuple[NDArray[np.int64], Array]
     for ids, values in entries:
         join.at(found, ids.ravel(), np.broadcast_to(values, ids.shape).ravel())
     return found
-
-
-def _column_statistics(
-    model: FloatModel, samples: Samples, channels: Channels, mild: float = MILD
-) -> dict[str, ColumnStatistics]:
-    """Reach and mean square by channel of all values that may be scaled."""
-    wanted = {value.name: ids for value, ids in channels.ids.items() if value.name and ids.any()}
-    found: dict[str, Extrema] = {}
-    session = ActivationSession(model.model, memory_bytes=MEMORY)
-    for batch in samples.batches():
-        for part in session.run(batch.arrays):
-            for name, array in part.items():
-                ids = wanted.get(name)
-                if ids is None or ids.ndim != array.ndim or not array.size:
-                    continue
-                over = tuple(axis for axis in range(array.ndim) if ids.shape[axis] == 1)
-                low, high = (each(array, over, keepdims=True).astype(np.float64) for each in (np.min, np.max))
-                square = np.asarray(np.mean(np.square(array), over, keepdims=True, dtype=np.float64))
-                found.setdefault(name, Extrema()).observe(low, high, square)
-    return {name: extrema.statistics(mild) for name, extrema in found.items()}
 
 
 def scale_channels(model: FloatModel, channels: Channels, factors: Array) -> FloatModel:

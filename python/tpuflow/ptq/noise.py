@@ -45,6 +45,15 @@ class Extrema:
         self._squares = self._squares + square
         self._batches += 1
 
+    def joined(self, later: Extrema) -> Extrema:
+        """Those of the batches of both; each has seen some."""
+        assert self._low is not None and later._low is not None
+        found = Extrema()
+        found._low, found._high = np.minimum(self._low, later._low), np.maximum(self._high, later._high)
+        found._low_sum, found._high_sum = self._low_sum + later._low_sum, self._high_sum + later._high_sum
+        found._squares, found._batches = self._squares + later._squares, self._batches + later._batches
+        return found
+
     def statistics(self, mild: float) -> ColumnStatistics:
         """Reach between that of all batches and their mean: the largest of many is set by one of them.
 

@@ -18,10 +18,11 @@ from tpuflow.io.samples import Samples
 from tpuflow.lowering import added_values
 from tpuflow.ptq.channel_splitting import multiplications, split_channels
 from tpuflow.ptq.confirmation import parts_of
-from tpuflow.ptq.equalization import MILD, SCALED, equalize_channels, noted_factors
+from tpuflow.ptq.equalization import SCALED, equalize_channels, noted_factors
 from tpuflow.ptq.layers import linear_layers
 from tpuflow.ptq.pooling_commutation import commute_pooling
 from tpuflow.ptq.recipe import CalibratedModel, CalibrationData, Recipe
+from tpuflow.ptq.seen_channels import MILD, SeenChannels
 from tpuflow.ptq.weights import refine_weights
 
 if TYPE_CHECKING:
@@ -153,7 +154,8 @@ class PlanModels:
                 norms, mild = FACTORS[plan.scaled]
                 source, few = self.of(replace(plan, scaled="")), self._samples.spread(SCALED)
                 bits = min(plan.config.quantize.weight_bits or 8, 8)
-                made = equalize_channels(source, few, bits, norms=norms, mild=mild).model
+                seen = SeenChannels.of(source, few)
+                made = equalize_channels(seen, bits, norms=norms, mild=mild).model
             else:
                 made = (
                     self._pooling_commuted if plan.commute_pooling and self._pooling_commuted else self._model
