@@ -83,7 +83,7 @@ def test_halves_together_are_the_whole(seed: int) -> None:
     samples = images(model, 6, seed)
     rows = list(samples.rows())
     halves = [SeenChannels.of(model, samples.of_rows(rows[at::2])) for at in (0, 1)]
-    joined, whole = halves[0].joined(halves[1]).statistics(), SeenChannels.of(model, samples).statistics()
+    joined, whole = halves[0].join(halves[1]).statistics(), SeenChannels.of(model, samples).statistics()
     assert joined.keys() == whole.keys() != set()
     for name, found in joined.items():
         for own, other in zip(

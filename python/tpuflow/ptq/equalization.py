@@ -166,7 +166,7 @@ def better_equalized(
         remark(f"cross-layer equalization: {gained:+.1f} dB on held-out samples, not applied")
         return model
     if all(half.model is model for half in halves):
-        seen = reduce(SeenChannels.joined, halves)
+        seen = reduce(SeenChannels.join, halves)
     else:
         seen = SeenChannels.of(model, samples.spread(SCALED))
     found = equalize_channels(seen, bits)

@@ -45,7 +45,7 @@ class Extrema:
         self._squares = self._squares + square
         self._batches += 1
 
-    def joined(self, later: Extrema) -> Extrema:
+    def join(self, later: Extrema) -> Extrema:
         """Those of the batches of both; each has seen some."""
         assert self._low is not None and later._low is not None
         found = Extrema()

@@ -1,7 +1,7 @@
 """How far the channels of a network reach, as samples show them.
 
 Of every batch the extrema and mean squares of channels are found while its values are in a cache and the next
-batches run; values themselves are not kept. What several groups of samples show adds up (`joined`), so that
+batches run; values themselves are not kept. What several groups of samples show adds up (`join`), so that
 halves which evaluate each other need not run once more as a whole.
 """
 
@@ -49,7 +49,7 @@ class SeenChannels:
 
     @classmethod
     def of(cls, model: FloatModel, samples: Samples) -> SeenChannels:
-        """What samples show of a model's channels."""
+        """The channels of a model, as samples show them."""
         channels = Channels.of(model.model.graph, {finding.node for finding in model.findings})
         wanted = {value.name: ids.shape for value, ids in channels.ids.items() if value.name and ids.any()}
         session = ActivationSession(
@@ -69,12 +69,10 @@ class SeenChannels:
                 _observe(found, shown, wanted)
         return cls(model, channels, found)
 
-    def joined(self, other: SeenChannels) -> SeenChannels:
-        """What both groups of samples show of one model."""
+    def join(self, other: SeenChannels) -> SeenChannels:
+        """Both groups of samples of one model, as if they were one."""
         both = {
-            name: own.joined(other.extrema[name])
-            for name, own in self.extrema.items()
-            if name in other.extrema
+            name: own.join(other.extrema[name]) for name, own in self.extrema.items() if name in other.extrema
         }
         return replace(self, extrema=both)
 
