@@ -91,9 +91,7 @@ def fake_quantize(values: NDArray[np.float32], grid: Quant | None) -> NDArray[np
         return values
     found = values / np.float32(grid.scale)  # all that follows happens in this memory
     np.rint(found, out=found)
-    found += grid.zero_point
-    np.clip(found, grid.lo, grid.hi, out=found)
-    found -= grid.zero_point
+    np.clip(found, grid.lo - grid.zero_point, grid.hi - grid.zero_point, out=found)
     found *= np.float32(grid.scale)
     return found
 
