@@ -45,6 +45,7 @@ from tpuflow.lowering.sums import (
 from tpuflow.lowering.view import View
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import onnx_ir as ir
 
     from tpuflow.lowering.lowering import Lowering
@@ -97,14 +98,22 @@ def convolution(context: Lowering, step: Step) -> None:
         narrow = LinearParameters(weights[:, :, 0, 0].T, 1, bias, stated_scales(node.inputs[1], 0))
         if product_of_neighbors(context, step, 1, narrow, weight_name(step), is_moved=True):
             return
-    stored = context.images(context.operand(node, 0))
+    terms = math.prod(weights.shape[1:])
+    mean = context.mean(context.operand(node, 0), 1)
+    picked = _places_of_channels(context, context.operand(node, 0)) if is_pointwise(node, weights) else None
+    if picked is None:
+        stored = context.images(context.operand(node, 0))
+    else:
+        stored, places = picked
+        weights = _with_zeros(weights, places, stored.shape[-1])
+        mean = (
+            None if mean is None else np.asarray(_with_zeros(mean[np.newaxis], places, stored.shape[-1])[0])
+        )
     strides, pads = attribute(node, "strides", (1, 1)), attribute(node, "pads", (0, 0, 0, 0))
     dilations, groups = attribute(node, "dilations", (1, 1)), attribute(node, "group", 1)
     kernel = weights.transpose(0, 2, 3, 1)
     stated = stated_scales(node.inputs[1], 0)
-    mean = context.mean(context.operand(node, 0), 1)
     if mean is not None:  # [o, 1, 1, c / groups], as the channels of a group meet its kernels
-        groups = attribute(node, "group", 1)
         mean = np.repeat(mean.reshape(groups, -1), channels // groups, axis=0)[:, np.newaxis, np.newaxis]
     real = LinearParameters(kernel, 0, bias, stated, mean=mean)
     made = sums(context, step, stored, real)
@@ -130,8 +139,43 @@ def convolution(context: Lowering, step: Step) -> None:
     )
     view = View.dense((n, channels, height, width), (0, 2, 3, 1))
     context.emit(step, op, (n, height, width // count, count * channels), view, constants.target)
-    if is_wide:
-        context.builder.terms(math.prod(weights.shape[1:]))
+    if is_wide or picked is not None:
+        context.builder.terms(terms)
+
+
+def _places_of_channels(
+    context: Lowering, value: ir.Value
+) -> tuple[StoredValue, npt.NDArray[np.int64]] | None:
+    """The images that an image is some channels of, and which of theirs its channels are.
+
+    Zeros in the place of the weights of all others cost the array nothing where they fill no further K block,
+    and spare a move of the channels. None where they would, and of floats, of which zero times infinity is no
+    zero.
+    """
+    stored = context.stored[value]
+    if len(stored.shape) != 4 or len(stored.view.shape) != 4 or stored.quant is None or stored.quant.is_float:
+        return None
+    n, height, width, channels = stored.shape
+    image = View.dense((n, channels, height, width), (0, 2, 3, 1))
+    axes = stored.view.axes
+    if (axes[0], *axes[2:]) != (image.axes[0], *image.axes[2:]):
+        return None
+    places = View((axes[1],), stored.view.offset).positions()
+    inside = places.min() >= 0 and places.max() < channels
+    if not inside or not len(np.unique(places)) == len(places) < channels:
+        return None
+    size = np.dtype(stored.quant.dtype).itemsize
+    blocks = [-(-count * size // context.columns) for count in (len(places), channels)]
+    if blocks[0] < blocks[1]:
+        return None
+    return replace(stored, view=image), places
+
+
+def _with_zeros(array: Weights, places: npt.NDArray[np.int64], channels: int) -> Weights:
+    """Weights `[o, c, ...]` of some of so many channels, zeros for all others."""
+    found = np.zeros((array.shape[0], channels, *array.shape[2:]), array.dtype)
+    found[:, places] = array
+    return found
 
 
 def weight_name(step: Step) -> str:
