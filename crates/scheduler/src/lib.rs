@@ -147,8 +147,8 @@ fn in_time<'a>(
     let planned = compiled(&quick, timing)?;
     let start = Instant::now();
     let proven = checked(quick.graph, planned)?;
-    // Proofs of all plans of a graph take about as long: it is bytes that are followed. A tenth for what differs.
-    let proof = start.elapsed() * 11 / 10;
+    // A proof follows bytes, and takes up to two thirds longer where these are in more pieces: 1.39 to 1.62 times as long, measured.
+    let proof = start.elapsed() * 17 / 10;
     let searched = match deadline.checked_sub(proof) {
         Some(end) if end > Instant::now() => compiled(&request(Effort::Search, Some(end)), timing),
         _ => Err(ScheduleError::Time),
