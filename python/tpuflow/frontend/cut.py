@@ -48,7 +48,8 @@ def get_sub_model(
     if not ordered_output_names:
         raise ModelError(f"{label}: a part needs at least one output")
     part = _extract_between(whole, label, ordered_input_names, ordered_output_names, known_values(whole))
-    needed = [value.name or "" for value in part.graph.inputs if value.name not in set(ordered_input_names)]
+    given = set(ordered_input_names)
+    needed = [value.name or "" for value in part.graph.inputs if value.name not in given]
     if needed:
         raise ModelError(
             f"{label}: the outputs also depend on {_quote(needed)}: add it to the inputs, "

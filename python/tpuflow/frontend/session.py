@@ -98,14 +98,16 @@ class FloatSession:
             self.outputs = tuple(dict.fromkeys([*made, *own]))
         else:
             self.outputs = tuple(own if outputs is None else outputs)
+        known = {*made, *own}
         for name in self.outputs:
-            if name not in made and name not in own:
+            if name not in known:
                 raise ModelError(f'model computes no tensor called "{name}"')
         self._staged: StagedSession | None = None
         if any(node.domain == OUTSIDE for node in graph.node):
             self._in_stages(proto, threads, once=once, arena=arena, apart=apart)
             return
-        extra = [name for name in self.outputs if name not in set(own)]
+        shown = set(own)
+        extra = [name for name in self.outputs if name not in shown]
         if extra:
             if not isinstance(model, ir.Model):
                 proto = onnx.ModelProto()
@@ -123,7 +125,7 @@ class FloatSession:
             options.add_external_initializers(list(given), held)
         options.enable_cpu_mem_arena = options.enable_mem_pattern = arena
         if once:
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
             self._apart = given  # the session reads these arrays where they are
             self._session = _session(proto, options)

@@ -50,7 +50,8 @@ class Walk:
     def upto(self, name: str) -> Iterator[NDArray[np.float32]]:
         """A value of every batch in turn; names come in the order of the graph."""
         part = run_of(self._left if self._keeps else list(self._model.graph), [name])
-        rest = [node for node in self._left if node not in set(part)] if self._keeps else []
+        own = set(part)
+        rest = [node for node in self._left if node not in own] if self._keeps else []
         later = {value.name or "" for node in rest for value in reads(node)}
         segment = segment_of(self._model, part, later, {name}) if part else None
         live = self._live if self._live is not None else (batch.arrays for batch in self._samples.batches())
