@@ -80,6 +80,31 @@ def test_directory_is_read_in_the_order_of_names(tmp_path: Path) -> None:
     assert [feed.count for feed in data.batches()] == [3, 1]
 
 
+@given(st.integers(1, 12), st.integers(1, 3), st.data())
+def test_some_samples_are_these_and_stay_where_they_are(count: int, batch: int, data: st.DataObject) -> None:
+    image, ids = ramp(count, 2, 3), np.arange(count * 4).reshape(count, 4)
+    given_samples = Samples.of({"ids": ids, "image": image}, ports_of(batch))
+    chosen = data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=count, unique=True))
+    rows = list(given_samples.rows())
+    some = given_samples.of_rows([rows[at] for at in chosen])
+    assert (some.count, some.batch) == (len(chosen), batch)
+    assert [row["image"].tolist() for row in some.rows()] == image[chosen].tolist()
+    assert next(some.spread(2).rows())["ids"].tolist() == ids[chosen[0]].tolist()
+    assert all(np.shares_memory(row["image"], image) for row in some.rows())
+    parts = some.shards(2)
+    assert [row["image"].tolist() for part in parts for row in part.rows()] == image[chosen].tolist()
+    assert sum(part.count for part in parts) == some.count
+    assert all(part.count % batch == 0 for part in parts[:-1])
+
+
+def test_some_samples_of_files_let_go_of_the_others(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", image=ramp(50, 2, 3))
+    (row,) = load_samples(tmp_path, [IMAGE]).first(1).rows()
+    base = row["image"].base
+    assert base is not None
+    assert base.nbytes == row["image"].nbytes
+
+
 def test_npz_round_trip_and_labels(tmp_path: Path) -> None:
     path = tmp_path / "eval.npz"
     np.savez_compressed(path, image=ramp(4, 2, 3), labels=np.arange(4))

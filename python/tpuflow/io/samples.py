@@ -231,9 +231,17 @@ class Samples:
         return found
 
     def of_rows(self, rows: Sequence[Mapping[str, Array]]) -> Samples:
-        """Some of the samples, by the name of their port."""
-        arrays = {port.name: np.stack([row[port.name] for row in rows]) for port in self.ports}
-        return Samples(self.ports, len(rows), self.batch, (arrays,))
+        """Some of the samples, by the name of their port.
+
+        Those in memory stay where they are; of those of files nothing but these is kept.
+        """
+        if any(isinstance(source, Path) for source in self._sources):
+            arrays = {port.name: np.stack([row[port.name] for row in rows]) for port in self.ports}
+            return Samples(self.ports, len(rows), self.batch, (arrays,))
+        own = tuple(
+            {port.name: np.asarray(row[port.name])[np.newaxis] for port in self.ports} for row in rows
+        )
+        return Samples(self.ports, len(rows), self.batch, own, _counts=(1,) * len(rows))
 
     def batches(self) -> Iterator[Batch]:
         """Feeds of `batch` samples each; a last partial one is filled up with its last sample."""
@@ -248,6 +256,8 @@ class Samples:
 
     def _feed(self, rows: list[dict[str, Array]]) -> Batch:
         count = len(rows)
+        if self.batch == 1:  # a sample as it lies in memory
+            return Batch({port.name: rows[0][port.name].reshape(port.shape) for port in self.ports}, count)
         rows = rows + [rows[-1]] * (self.batch - count)
         # Rows of a batched input get their axis by stacking; the row of a whole input has all its axes.
         arrays = {
