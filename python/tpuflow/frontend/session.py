@@ -92,22 +92,20 @@ class FloatSession:
         except ir.serde.SerdeError as error:  # a node of text where its operator has numbers
             raise ModelError("the model has a constant or an attribute that cannot be written") from error
         graph = proto.graph
-        own = [value.name for value in graph.output]
+        own = dict.fromkeys(value.name for value in graph.output)
         made = {name: None for node in graph.node for name in node.output if name}
         if outputs == "all":
             self.outputs = tuple(dict.fromkeys([*made, *own]))
         else:
             self.outputs = tuple(own if outputs is None else outputs)
-        known = {*made, *own}
         for name in self.outputs:
-            if name not in known:
+            if name not in made and name not in own:
                 raise ModelError(f'model computes no tensor called "{name}"')
         self._staged: StagedSession | None = None
         if any(node.domain == OUTSIDE for node in graph.node):
             self._in_stages(proto, threads, once=once, arena=arena, apart=apart)
             return
-        shown = set(own)
-        extra = [name for name in self.outputs if name not in shown]
+        extra = [name for name in self.outputs if name not in own]
         if extra:
             if not isinstance(model, ir.Model):
                 proto = onnx.ModelProto()
