@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lowering.quantized import lowered, normal
 from models.builder import Builder
+from tpuflow.compiler.program import compile as compile_graph
 from tpuflow.lowering.ops import linear
 
 if TYPE_CHECKING:
@@ -34,10 +35,10 @@ def shuffled(half: int, outputs: int, kernel: int = 1, group: int = 1) -> onnx.M
     return b.model()
 
 
-def sliced(channels: int, start: int, step: int, count: int) -> onnx.ModelProto:
-    """Every `step`-th channel of an image, from one on."""
+def sliced(channels: int, start: int, step: int, count: int, size: tuple[int, int]) -> onnx.ModelProto:
+    """Every `step`-th channel of an image of a height and width, from one on."""
     b = Builder("sliced", seed=5)
-    x = b.node("Relu", b.conv(b.input("x", [1, 3, 4, 7]), channels))
+    x = b.node("Relu", b.conv(b.input("x", [1, 3, size[0] + 2, size[1] + 2]), channels))
     bounds = [b.integers(number) for number in (start, start + (count - 1) * step + 1, 1, step)]
     b.output(b.conv(b.node("Slice", x, *bounds), 6, (1, 1)), x)
     return b.model()
@@ -73,20 +74,26 @@ def test_halves_of_shuffled_channels_are_not_moved(dtype: str, mode: str) -> Non
     picked, written = lowered(proto, feeds, config), moved(proto, feeds, config)
     assert moves(picked) == 0 < moves(written)
     assert_equal_bits(picked, written, feeds[0])
+    for level in (1, 5):
+        picked.equals_program(compile_graph(picked.graph, level=level), feeds[0])
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     channels=st.integers(2, 40),
     place=st.tuples(st.floats(0, 0.999), st.floats(0, 1), st.integers(1, 4)),
+    size=st.sampled_from([(2, 5), (16, 16), (9, 32)]),  # large enough for pixels side by side, too
     dtype=st.sampled_from(["int8", "int16"]),
+    mode=st.sampled_from(["symmetric_restricted", "symmetric_full", "asymmetric"]),
 )
-def test_any_channels_have_the_same_bits(channels: int, place: tuple[float, float, int], dtype: str) -> None:
+def test_any_channels_have_the_same_bits(
+    channels: int, place: tuple[float, float, int], size: tuple[int, int], dtype: str, mode: str
+) -> None:
     start, step = int(place[0] * channels), place[2]
     count = 1 + int(place[1] * ((channels - 1 - start) // step))
-    proto = sliced(channels, start, step, count)
+    proto = sliced(channels, start, step, count, size)
     feeds = normal(proto, 2)
-    config = {"quantize": {"dtype": dtype}}
+    config = {"quantize": {"dtype": dtype, "weight_mode": mode, "weight_bits": 8}}
     assert_equal_bits(lowered(proto, feeds, config), moved(proto, feeds, config), feeds[1])
 
 
